@@ -1,0 +1,249 @@
+"""Finding a learner's answer in the cells of a notebook, and giving it a namespace of its own.
+
+The answer is the last definition of its name, together with what it needs: the imports, helper definitions and
+constants of the notebook that it refers to, directly or through one another. Nothing else of the notebook runs,
+so a stale variable, an edited check cell or a changed global setting can't change a verdict.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import linecache
+import types
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer's own source: `source` is complete, `definition` the text of the last definition alone."""
+
+    name: str
+    source: str
+    definition: str
+    problem: str = ""  # a syntax error in the cell that seems to define it
+
+    @property
+    def digest(self) -> str:
+        """The same for the same code, however it is formatted or commented."""
+        text = self.source if self.problem else ast.dump(ast.parse(self.source))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def tree(self) -> ast.stmt:
+        return ast.parse(self.definition).body[-1]
+
+    def load(self) -> Any:
+        """Run the source in a fresh module and return what it defines. Raises whatever the source raises."""
+        module = types.ModuleType("answer")
+        filename = f"<your {self.name}>"
+        linecache.cache[filename] = (len(self.source), None, self.source.splitlines(keepends=True), filename)
+        exec(compile(self.source, filename, "exec"), module.__dict__)
+        return module.__dict__[self.name]
+
+
+@dataclass(frozen=True)
+class _Statement:
+    """A top-level statement: what it binds, what it reads when it runs, and what its functions read later."""
+
+    text: str
+    bound: frozenset[str]
+    eager: frozenset[str]
+    deferred: frozenset[str]
+
+
+def find_answer(cells: Sequence[str], name: str) -> Answer | None:
+    """The last definition of `name` in `cells` with what it needs, or None where nothing defines it."""
+    statements, problem = [], None
+    for cell in cells:
+        parsed = _parse(cell)
+        if parsed is None:
+            problem = _syntax_problem(cell, name) or problem
+        else:
+            found = list(_statements(*parsed))
+            statements += found
+            problem = None if any(name in statement.bound for statement in found) else problem
+    if problem:
+        return problem
+    last = _binding(statements, name)
+    if last is None:
+        return None
+    chosen = _closure(statements, last)
+    return Answer(name, "\n".join(statements[i].text for i in sorted(chosen)), statements[last].text)
+
+
+def _parse(cell: str) -> tuple[str, ast.Module] | None:
+    """A cell's source and tree, with IPython's magics blanked out where there are any."""
+    for source in (cell, _without_magics(cell)):
+        try:
+            return source, ast.parse(source)
+        except (SyntaxError, ValueError):
+            continue
+    return None
+
+
+def _without_magics(cell: str) -> str:
+    """Lines of IPython's own syntax become comments, so that line numbers stay."""
+    lines = cell.splitlines()
+    return "\n".join("#" if line.lstrip()[:1] in ("%", "!", "?") or line.endswith("?") else line for line in lines)
+
+
+def _syntax_problem(cell: str, name: str) -> Answer | None:
+    """A cell that can't be parsed but whose text starts a definition of `name`."""
+    starts = (f"def {name}(", f"class {name}(", f"class {name}:", f"{name} =", f"async def {name}(")
+    if not any(line.strip().startswith(starts) for line in cell.splitlines()):
+        return None
+    try:
+        ast.parse(_without_magics(cell))
+    except (SyntaxError, ValueError) as error:
+        line = (getattr(error, "text", "") or "").strip()
+        place = f" in line {error.lineno}: {line}" if getattr(error, "lineno", None) else ""
+        return Answer(name, cell, cell, f"{type(error).__name__}: {getattr(error, 'msg', error)}{place}")
+    return None
+
+
+def _statements(source: str, tree: ast.Module) -> Iterable[_Statement]:
+    lines = source.splitlines()
+    for node in tree.body:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        alone = first != node.lineno or not _shares_line(tree, node)
+        text = "\n".join(lines[first - 1 : node.end_lineno]) if alone else ast.unparse(node)
+        names = _Names.of(node)
+        yield _Statement(text, frozenset(names.bound), frozenset(names.eager), frozenset(names.deferred))
+
+
+def _shares_line(tree: ast.Module, node: ast.stmt) -> bool:
+    """`a = 1; b = 2`: two statements on one line can't be taken apart by lines."""
+    return any(other is not node and other.lineno <= node.end_lineno and node.lineno <= other.end_lineno for other in tree.body)
+
+
+@dataclass
+class _Names(ast.NodeVisitor):
+    """Collects the names that one top-level statement binds and reads."""
+
+    bound: set[str] = field(default_factory=set)
+    eager: set[str] = field(default_factory=set)
+    deferred: set[str] = field(default_factory=set)
+    _depth: int = 0  # inside a function body, whose reads happen later and whose bindings are local
+    _in_class: int = 0
+
+    @classmethod
+    def of(cls, node: ast.stmt) -> _Names:
+        names = cls()
+        names.visit(node)
+        return names
+
+    def _bind(self, name: str) -> None:
+        if not self._depth and not self._in_class:
+            self.bound.add(name)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            (self.deferred if self._depth else self.eager).add(node.id)
+        else:
+            self._bind(node.id)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self.eager.add(node.target.id)
+        self.generic_visit(node)
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            self._bind((alias.asname or alias.name).split(".")[0])
+
+    visit_ImportFrom = visit_Import
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        self._bind(node.name)
+        for part in (*node.decorator_list, node.args, *filter(None, [node.returns])):
+            self.visit(part)
+        self._later(node.body)
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self.visit(node.args)
+        self._later([node.body])
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        self._bind(node.name)
+        for part in (*node.decorator_list, *node.bases, *node.keywords):
+            self.visit(part)
+        self._in_class += 1
+        for part in node.body:
+            self.visit(part)
+        self._in_class -= 1
+
+    def _later(self, body: Iterable[ast.AST]) -> None:
+        self._depth += 1
+        for part in body:
+            self.visit(part)
+        self._depth -= 1
+
+
+def _binding(statements: Sequence[_Statement], name: str, before: int | None = None) -> int | None:
+    """Position of the last statement that binds `name` (before a position, where one is given)."""
+    stop = len(statements) if before is None else before
+    return next((i for i in reversed(range(stop)) if name in statements[i].bound), None)
+
+
+def _closure(statements: Sequence[_Statement], start: int) -> set[int]:
+    """Positions of the statement at `start` and of everything that it needs."""
+    stars = {i for i, statement in enumerate(statements) if "*" in statement.bound}
+    chosen, pending = set(stars), [start]
+    while pending:
+        position = pending.pop()
+        if position not in chosen:
+            chosen.add(position)
+            pending += _needs(statements, position)
+    return chosen
+
+
+def _needs(statements: Sequence[_Statement], position: int) -> list[int]:
+    """What a statement reads while it runs must stand before it; what its functions read is found at the end."""
+    statement = statements[position]
+    found = [_binding(statements, name) for name in statement.deferred - statement.bound]
+    for name in statement.eager:
+        earlier = _binding(statements, name, before=position)
+        found.append(_binding(statements, name) if earlier is None else earlier)
+    return [i for i in found if i is not None]
+
+
+
+def is_stub(tree: ast.stmt) -> bool:
+    """Whether a definition was never filled in: only a docstring, `...`, `pass`, `return None`, NotImplementedError.
+
+    A class is a stub while any of its methods still raises NotImplementedError and does nothing else.
+    """
+    if isinstance(tree, FUNCTIONS):
+        return all(_says_nothing(statement) for statement in tree.body)
+    if isinstance(tree, ast.ClassDef):
+        methods = [node for node in tree.body if isinstance(node, FUNCTIONS)]
+        return any(is_stub(method) and _raises_not_implemented(method) for method in methods) or (
+            not methods and all(_says_nothing(statement) for statement in tree.body)
+        )
+    return False
+
+
+def _says_nothing(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Constant)
+    if isinstance(statement, ast.Return):
+        return statement.value is None or (isinstance(statement.value, ast.Constant) and statement.value.value is None)
+    return isinstance(statement, ast.Pass) or _is_not_implemented(statement)
+
+
+def _is_not_implemented(statement: ast.stmt) -> bool:
+    if not isinstance(statement, ast.Raise) or statement.exc is None:
+        return False
+    raised = statement.exc.func if isinstance(statement.exc, ast.Call) else statement.exc
+    return isinstance(raised, ast.Name) and raised.id == "NotImplementedError"
+
+
+def _raises_not_implemented(method: ast.FunctionDef) -> bool:
+    return any(_is_not_implemented(statement) for statement in method.body)

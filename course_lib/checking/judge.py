@@ -1,0 +1,382 @@
+"""Judging an answer: run it, observe it, compare with the reference, diagnose, report."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from course_lib.checking.answer import Answer, is_stub
+from course_lib.checking.compare import describe, difference
+from course_lib.checking.exercise import Exercise, Misconception
+from course_lib.checking.observe import Observer
+from course_lib.checking.records import Record, TensorRecord, freeze, tensors_in
+from course_lib.checking.rules import CallTracer, named_in_source
+from course_lib.checking.trial import Case, Trial, quarantine, run_case
+from course_lib.checking.verdict import Facet, Report, Verdict
+
+SHORT = 60  # characters of a description that fit in a table cell
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What one run of one answer on one case showed, as plain data."""
+
+    label: str
+    call: str
+    size: int
+    facets: dict[str, Any]
+    raised: tuple[str, ...] = ()  # the exception's class and its bases, by name
+    error: str = ""  # its text, for people
+
+
+class Fault(Exception):
+    """The exercise itself is broken: building a case, observing or running the reference failed."""
+
+
+# ---- observing ---------------------------------------------------------------------------------------------------
+
+
+def observe(exercise: Exercise, answer: Callable, *, precise: bool = False) -> tuple[list[Observation], str]:
+    """Run `answer` on every case: what was seen, and what it printed. `precise` uses float64 copies of the inputs."""
+    with quarantine() as printed:
+        return [_observe_case(exercise, answer, case, precise) for case in _cases(exercise)], printed.getvalue()
+
+
+def _cases(exercise: Exercise) -> list[Case]:
+    with _blame_the_exercise():
+        return exercise.fresh_cases()
+
+
+@contextmanager
+def _blame_the_exercise() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise Fault("".join(traceback.format_exception(error))) from error
+
+
+def _observe_case(exercise: Exercise, answer: Callable, case: Case, precise: bool) -> Observation:
+    call, size = call_text(exercise, case), case_size(case)
+    if precise:
+        case = Case(case.label, _widen(case.args), _widen(case.kwargs))
+    trial = run_case(answer, case, exercise.parameters, exercise.recorders, exercise.run)
+    facets = {o.name: _read(o, trial) for o in exercise.observers if trial.raised is None or o in _always(exercise)}
+    names, text = _exception(trial.raised)
+    return Observation(case.label, call, size, facets, names, text)
+
+
+def _always(exercise: Exercise) -> tuple[Observer, ...]:
+    """What can be read even where the answer raised: the standing observers come first."""
+    return exercise.observers[:2]
+
+
+def _read(observer: Observer, trial: Trial) -> Any:
+    try:
+        return observer.read(trial)
+    except Exception as error:  # an odd result must not break the check; the reference's are tested
+        return Record(f"could not be observed ({type(error).__name__})")
+
+
+def _exception(error: BaseException | None) -> tuple[tuple[str, ...], str]:
+    if error is None:
+        return (), ""
+    return tuple(cls.__name__ for cls in type(error).__mro__[:-1]), _learners_traceback(error)
+
+
+def _learners_traceback(error: BaseException) -> str:
+    """The traceback from the learner's first line on; our own frames say nothing to them."""
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next((i for i, frame in enumerate(frames) if frame.filename.startswith("<")), len(frames))
+    shown = [frame for frame in frames[first:] if "course_lib" not in frame.filename][-8:]
+    listing = "".join(f"{f.filename}, line {f.lineno}\n    {f.line}\n" for f in shown if f.filename.startswith("<"))
+    message = "".join(traceback.format_exception_only(error)).strip()
+    return listing + (message if len(message) < 2000 else message[:2000] + " ...")
+
+
+def _widen(value: Any) -> Any:
+    """A float64 copy of nested inputs."""
+    if isinstance(value, torch.Tensor) and value.is_floating_point():
+        return value.detach().double().requires_grad_(value.requires_grad)
+    if type(value) in (list, tuple):
+        return type(value)(map(_widen, value))
+    if type(value) is dict:
+        return {key: _widen(item) for key, item in value.items()}
+    return value
+
+
+# ---- saying which case -------------------------------------------------------------------------------------------
+
+
+def call_text(exercise: Exercise, case: Case) -> str:
+    """The call as a person would write it, with tensors described where they are large or not contiguous."""
+    args = [_argument(arg) for arg in case.args] + [f"{name}={_argument(arg)}" for name, arg in case.kwargs.items()]
+    return f"{exercise.name}({', '.join(args)})"
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return _tensor_argument(value)
+    if isinstance(value, (tuple, list)) and tensors_in(value):
+        return f"{type(value).__name__}({', '.join(map(_argument, value))})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key!r}: {_argument(item)}" for key, item in value.items()) + "}"
+    return repr(value) if type(value) in (int, float, bool, str, tuple, list, type(None)) else describe(freeze(value))
+
+
+def _tensor_argument(tensor: torch.Tensor) -> str:
+    """Small plain tensors by their values, others by their facts; how it lies in memory where that is not plain."""
+    flags = ", requires_grad=True" if tensor.requires_grad else ""
+    values, _, facts = describe(freeze(tensor)).partition(" of shape ")
+    if tensor.is_contiguous() and tensor.storage_offset() == 0:
+        return f"{values[:-1]}{flags})" if values.endswith(")") and 0 < tensor.numel() <= 12 else f"<tensor of shape {facts}{flags}>"
+    return f"<tensor of shape {facts}, stride {tuple(tensor.stride())}, offset {tensor.storage_offset()}{flags}>"
+
+
+def case_size(case: Case) -> int:
+    """Elements in all inputs, so that the smallest failing case can be shown."""
+    return sum(map(_size, (*case.args, *case.kwargs.values())))
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, (list, tuple)) else 1
+
+
+# ---- comparing ---------------------------------------------------------------------------------------------------
+
+
+def same_case(exercise: Exercise, expected: Observation, got: Observation) -> bool:
+    return not any(not facet.same for facet in compare(exercise, expected, got))
+
+
+def compare(exercise: Exercise, expected: Observation, got: Observation) -> tuple[Facet, ...]:
+    """Every facet of one case, expected against got."""
+    facets = [_exception_facet(expected, got)] if expected.raised or got.raised else []
+    facets += [_facet(o, expected.facets[o.name], got.facets[o.name]) for o in _shared(exercise, expected, got)]
+    return tuple(facets)
+
+
+def _shared(exercise: Exercise, expected: Observation, got: Observation) -> list[Observer]:
+    return [o for o in exercise.observers if o.name in expected.facets and o.name in got.facets]
+
+
+def _exception_facet(expected: Observation, got: Observation) -> Facet:
+    """The expected class or a subclass of it will do."""
+    same = bool(expected.raised) == bool(got.raised) and set(expected.raised[:1]) <= set(got.raised)
+    return Facet("raises", same, (expected.raised or ("nothing",))[0], (got.raised or ("nothing",))[0])
+
+
+def _facet(observer: Observer, expected: Any, got: Any) -> Facet:
+    found = difference(expected, got, observer.rtol, observer.atol)
+    ours, theirs = observer.describe(expected), _describe(observer, got)
+    if found and (max(len(ours), len(theirs)) > SHORT or ours == theirs):
+        place = f"at {found.where}: " if found.where else ""
+        ours, theirs = place + found.expected, place + found.got
+    return Facet(observer.name, found is None, ours, theirs)
+
+
+def _describe(observer: Observer, record: Any) -> str:
+    """The learner's result may have any form; an observer's own words fit the reference's."""
+    try:
+        return observer.describe(record)
+    except Exception:
+        return describe(record)
+
+
+# ---- diagnosing --------------------------------------------------------------------------------------------------
+
+
+def expected_observations(exercise: Exercise) -> list[Observation]:
+    """The reference's observations, computed once. With a precise observer its values come from float64 runs."""
+    if "_expected" not in vars(exercise):
+        observations, _ = observe(exercise, exercise.reference)
+        if any(o.precise for o in exercise.observers):
+            wide, _ = observe(exercise, exercise.reference, precise=True)
+            observations = [_with_wide_values(exercise, *pair) for pair in zip(observations, wide)]
+        _assert_sound(exercise, observations)
+        exercise._expected = observations
+    return exercise._expected
+
+
+def _with_wide_values(exercise: Exercise, plain: Observation, wide: Observation) -> Observation:
+    """The plain run says which dtype is right, the wide run which values."""
+    names = [o.name for o in exercise.observers if o.precise and o.name in plain.facets and o.name in wide.facets]
+    facets = {**plain.facets, **{name: _widened(plain.facets[name], wide.facets[name]) for name in names}}
+    return Observation(plain.label, plain.call, plain.size, facets, plain.raised, plain.error)
+
+
+def _widened(plain: Any, wide: Any) -> Any:
+    if isinstance(plain, TensorRecord) and isinstance(wide, TensorRecord):
+        return TensorRecord(plain.kind, plain.shape, plain.dtype, plain.device, wide.data, plain.state)
+    if isinstance(plain, Record) and isinstance(wide, Record):
+        return Record(plain.kind, tuple((k, _widened(a, b)) for (k, a), (_, b) in zip(plain.items, wide.items)))
+    return wide if isinstance(plain, float) else plain
+
+
+def _assert_sound(exercise: Exercise, observations: list[Observation]) -> None:
+    """An observer that can't read the reference's result is our fault, never the learner's."""
+    for seen in observations:
+        broken = [n for n, f in seen.facets.items() if isinstance(f, Record) and f.kind.startswith("could not be observed")]
+        if broken:
+            raise Fault(f"{exercise.name}: {broken[0]} of the reference {seen.facets[broken[0]].kind} in case '{seen.label}'")
+
+
+def diagnose(exercise: Exercise, got: list[Observation]) -> Misconception | None:
+    """The one misconception that equals the answer on every case; two that fit are no evidence for either."""
+    fitting = [m for m in exercise.misconceptions if _fits(exercise, m, got)]
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _fits(exercise: Exercise, misconception: Misconception, got: list[Observation]) -> bool:
+    known = vars(exercise).setdefault("_observed", {})
+    if misconception.name not in known:
+        known[misconception.name], _ = observe(exercise, misconception.answer)
+    return all(_looks_the_same(exercise, a, b) for a, b in zip(known[misconception.name], got))
+
+
+def _looks_the_same(exercise: Exercise, known: Observation, got: Observation) -> bool:
+    return known.raised[:1] == got.raised[:1] and same_case(exercise, known, got)
+
+
+# ---- reporting ---------------------------------------------------------------------------------------------------
+
+
+def judge(exercise: Exercise, answer: Answer | None) -> Report:
+    """Judge an answer found in a notebook. Never raises for what the learner did; an interrupt gives a report."""
+    if answer is None:
+        return _report(exercise, Verdict.NOT_ATTEMPTED, f"There is no definition of {exercise.name} yet.")
+    if answer.problem:
+        return _report(exercise, Verdict.ERROR, "Python can't read this cell.", error=answer.problem)
+    if is_stub(answer.tree):
+        return _report(exercise, Verdict.NOT_ATTEMPTED, f"{exercise.name} is waiting for you.")
+    try:
+        function = _load(answer)
+    except (Exception, SystemExit) as error:
+        return _could_not_load(exercise, error)
+    except KeyboardInterrupt:
+        return _interrupted(exercise)
+    return _judge_loaded(exercise, function, answer)
+
+
+def _load(answer: Answer) -> Any:
+    with quarantine():
+        return answer.load()
+
+
+def judge_callable(exercise: Exercise, function: Callable) -> Report:
+    """Judge a function or class of ours (a reference, an alternative, a misconception) as if it were an answer."""
+    source = textwrap.dedent(inspect.getsource(function))
+    lines = source.splitlines(keepends=True)
+    start = next(i for i, line in enumerate(lines) if line.startswith(("def ", "class ")))
+    answer = Answer(function.__name__, "".join(lines[start:]), "".join(lines[start:]))
+    return _judge_loaded(exercise, function, answer)
+
+
+def _judge_loaded(exercise: Exercise, function: Callable, answer: Answer) -> Report:
+    try:
+        expected = expected_observations(exercise)
+        got, printed = observe(exercise, function)
+        report = _verdict(exercise, expected, got, _forbidden_calls(exercise, function, answer))
+    except Fault as fault:
+        summary = "Our check is broken, not your answer. This costs you nothing; please report it."
+        return _report(exercise, Verdict.GRADER_FAULT, summary, error=str(fault))
+    except KeyboardInterrupt:
+        return _interrupted(exercise)
+    return replace(report, printed=printed)
+
+
+def _forbidden_calls(exercise: Exercise, function: Callable, answer: Answer) -> list[str]:
+    if not exercise.forbids:
+        return []
+    found = named_in_source(answer, exercise.forbids)
+    with quarantine():
+        for case in _cases(exercise):
+            with CallTracer(exercise.forbids) as tracer:
+                _run_quietly(exercise, function, case)
+            found += sorted(tracer.seen)
+    return list(dict.fromkeys(found))
+
+
+def _run_quietly(exercise: Exercise, function: Callable, case: Case) -> None:
+    try:
+        exercise.run(function, *case.args, **case.kwargs)
+    except (Exception, SystemExit):
+        return  # what it raises is judged in the observed run
+
+
+def _verdict(exercise: Exercise, expected: list[Observation], got: list[Observation], forbidden: list[str]) -> Report:
+    facets = [compare(exercise, *pair) for pair in zip(expected, got)]
+    failing = [i for i, case in enumerate(facets) if not all(facet.same for facet in case)]
+    if failing:
+        return _failure(exercise, expected, got, facets, failing)
+    if forbidden:
+        summary = f"The results are right, but this exercise is about doing it without {' and '.join(forbidden)}."
+        used = (Facet("forbidden calls", False, "none", ", ".join(forbidden)),)
+        return _report(exercise, Verdict.FAILED, summary, facets=used, cases_passed=len(got), cases_total=len(got))
+    return _report(exercise, Verdict.PASSED, _praise(len(got)), cases_passed=len(got), cases_total=len(got))
+
+
+def _praise(cases: int) -> str:
+    return f"Right in all {cases} cases."
+
+
+def _failure(exercise: Exercise, expected, got, facets, failing: list[int]) -> Report:
+    smallest = min(failing, key=lambda i: expected[i].size)
+    seen = got[smallest]
+    raised = bool(seen.raised) and not expected[smallest].raised
+    if raised and "NotImplementedError" in seen.raised[:1] and all(o.raised[:1] == seen.raised[:1] for o in got):
+        return _report(exercise, Verdict.NOT_ATTEMPTED, f"{exercise.name} is waiting for you.")
+    known = diagnose(exercise, got)
+    return _report(
+        exercise,
+        Verdict.ERROR if raised else Verdict.FAILED,
+        _summary(raised, seen, facets[smallest], len(failing), len(got)),
+        case=seen.label,
+        call=seen.call,
+        cases_passed=len(got) - len(failing),
+        cases_total=len(got),
+        facets=facets[smallest],
+        misconception=known.name if known else "",
+        diagnosis=known.sentence if known else "",
+        error=seen.error if raised else "",
+    )
+
+
+def _summary(raised: bool, seen: Observation, facets: tuple[Facet, ...], failing: int, total: int) -> str:
+    if raised:
+        return f"Your code raised {seen.raised[0]}."
+    if seen.facets.get("value", 0) is None:
+        return "Your function returned None: is there a `return`?"
+    wrong = [facet.name for facet in facets if not facet.same]
+    return f"{_join(wrong).capitalize()} {'differs' if len(wrong) == 1 else 'differ'} in {failing} of {total} cases."
+
+
+def _join(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _could_not_load(exercise: Exercise, error: BaseException) -> Report:
+    if isinstance(error, KeyError):
+        return _report(exercise, Verdict.NOT_ATTEMPTED, f"{exercise.name} was not defined when its cell ran.")
+    summary = f"Your definition could not be run: {type(error).__name__}."
+    return _report(exercise, Verdict.ERROR, summary, error=_learners_traceback(error))
+
+
+def _interrupted(exercise: Exercise) -> Report:
+    summary = "You interrupted the check. If your code did not come to an end, look at its loops."
+    return _report(exercise, Verdict.ERROR, summary, error="KeyboardInterrupt")
+
+
+def _report(exercise: Exercise, verdict: Verdict, summary: str, **details: Any) -> Report:
+    points = exercise.points if verdict is Verdict.PASSED else 0
+    return Report(exercise.name, exercise.title, verdict, points, exercise.points, summary, **details)

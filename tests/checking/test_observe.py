@@ -1,0 +1,228 @@
+"""Each observer tells a right answer from a wrong one that agrees in everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.checking import Exercise, Spy, Verdict, case, judge_callable, observe
+from course_lib.checking.judge import expected_observations
+
+# ruff: noqa: E731
+
+
+def exercise(reference: Callable, observer, build: Callable, scenario: Callable | None = None) -> Exercise:
+    made = Exercise(
+        reference, title="t", objective="o", difficulty=1, minutes=1, hints=("a", "b", "c"), why="w", observes=[observer]
+    )
+    made.cases(lambda rng: build(rng))
+    if scenario:
+        made.scenario(scenario)
+    return made
+
+
+def one(*make: Callable) -> Callable:
+    """One case, with its inputs built afresh."""
+    return lambda rng: iter([case("the case", *(m() for m in make))])
+
+
+matrix = lambda: torch.arange(6.0).reshape(2, 3)
+leaf = lambda: torch.tensor([1.0, -2.0, 0.5], requires_grad=True, dtype=torch.float64)
+
+
+class WrongSecond(torch.autograd.Function):
+    """x**3 whose backward saved 3x**2 as a constant: the first derivative is right, the second is 0."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.slope = 3 * x**2
+        return x**3
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent * ctx.slope
+
+
+class EditsCotangent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return cotangent.mul_(2)
+
+
+class IgnoresCotangent(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, cotangent):
+        return torch.full_like(cotangent, 2)
+
+
+def build_module(buffer: bool = False, hook: bool = False) -> nn.Module:
+    module = nn.Linear(2, 2)
+    if buffer:
+        module.register_buffer("mean", torch.zeros(2), persistent=False)
+    if hook:
+        module.register_forward_hook(lambda *args: None)
+    return module
+
+
+def right_order(optimizer):
+    optimizer.zero_grad()
+    optimizer.step()
+
+
+def wrong_order(optimizer):
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+PAIRS = {
+    "value": (observe.value(), lambda x: x + 1, lambda x: x + 2, one(matrix)),
+    "value within rounding": (observe.value(rtol=1e-6, precise=True), lambda x: x / 3, lambda x: (x / 3).half().float(), one(matrix)),
+    "strides": (observe.strides(), lambda x: x.t(), lambda x: x.t().contiguous(), one(matrix)),
+    "storage offset": (observe.storage_offset(), lambda x: x[1:], lambda x: x[1:].clone(), one(matrix)),
+    "shares storage": (observe.shares_storage(), lambda x: x.view(-1), lambda x: x.flatten().clone(), one(matrix)),
+    "requires grad": (observe.requires_grad(), lambda x: x * 2, lambda x: (x * 2).detach(), one(leaf)),
+    "autograd": (observe.autograd(), lambda x: x.exp().sum(), lambda x: (x.exp() * 1).sum(), one(leaf)),
+    "gradients": (observe.gradients(), lambda x: x * 2, lambda x: x + x.detach(), one(leaf)),
+    "cotangent ignored": (observe.gradients(), lambda x: x * 2, lambda x: IgnoresCotangent.apply(x), one(leaf)),
+    "cotangent edited": (observe.gradients(), lambda x: x * 2, lambda x: EditsCotangent.apply(x), one(leaf)),
+    "second order": (observe.gradients(order=2), lambda x: x**3, lambda x: WrongSecond.apply(x), one(leaf)),
+    "saved tensors": (observe.saved_tensors(), lambda x: x * 2, lambda x: x * torch.full_like(x, 2), one(leaf)),
+    "version counters": (observe.version_counters(), lambda x: x + 0, lambda x: x.add_(0), one(matrix)),
+    "operators": (observe.ops(), lambda x: x * 2, lambda x: x + x, one(matrix)),
+    "bytes": (observe.allocated_bytes(), lambda x: x.t(), lambda x: x.clone().t(), one(matrix)),
+    "host syncs": (observe.host_syncs(), lambda x: x * 2, lambda x: x * 2 if x.sum().item() else x, one(matrix)),
+    "device moves": (observe.device_moves(), lambda x: x.to("cuda"), lambda x: x.to("cuda").to("cuda"), one(matrix)),
+    "registered": (observe.registered(), lambda: build_module(buffer=True), lambda: build_module(), one()),
+    "hooks": (observe.registered(), lambda: build_module(), lambda: build_module(hook=True), one()),
+    "calls": (observe.calls(), right_order, wrong_order, one(lambda: Spy("optimizer"))),
+}
+
+
+@pytest.mark.parametrize("observer, right, wrong, build", PAIRS.values(), ids=PAIRS.keys())
+def test_observers_tell_right_from_wrong(observer, right, wrong, build):
+    made = exercise(right, observer, build)
+    assert verdict(made, right) is Verdict.PASSED
+    assert verdict(made, wrong) is Verdict.FAILED
+    assert failing(made, wrong) == [observer.name]
+
+
+def verdict(made: Exercise, answer: Callable) -> Verdict:
+    from course_lib.checking.judge import _verdict, observe as run
+
+    return _verdict(made, expected_observations(made), run(made, answer)[0], []).verdict
+
+
+def failing(made: Exercise, answer: Callable) -> list[str]:
+    from course_lib.checking.judge import compare, observe as run
+
+    pairs = zip(expected_observations(made), run(made, answer)[0])
+    return [facet.name for pair in pairs for facet in compare(made, *pair) if not facet.same]
+
+
+def keeps(x):
+    return x.sum()
+
+
+def mutates(x):
+    return x.add_(1).sum() - 6
+
+
+def accumulates(x):
+    x.square().sum().backward()
+    return x.detach().sum()
+
+
+STANDING = [
+    ("inputs", lambda x: x.sum(), lambda x: x.add_(1).sum() - 6, one(matrix)),
+    ("inputs", lambda x: x.detach().sum(), accumulates, one(leaf)),
+    ("inputs", lambda m: 1, lambda m: len(m.eval().training * "x") + 1, one(lambda: nn.Linear(2, 2))),
+    ("global state", lambda x: 1, lambda x: (torch.set_default_dtype(torch.float64), 1)[1], one(matrix)),
+    ("global state", lambda x: 1, lambda x: (torch.set_grad_enabled(False), 1)[1], one(matrix)),
+    ("global state", lambda x: 1, lambda x: (torch.rand(1), 1)[1], one(matrix)),
+]
+
+
+@pytest.mark.parametrize("facet, right, wrong, build", STANDING)
+def test_side_effects_are_seen_without_being_asked_for(facet, right, wrong, build):
+    made = exercise(right, observe.value(), build)
+    assert verdict(made, right) is Verdict.PASSED
+    assert failing(made, wrong) == [facet]
+
+
+def test_strides_of_dimensions_that_are_never_stepped_along_do_not_count():
+    made = exercise(lambda x: x.view(1, 6), observe.strides(), one(matrix))
+    assert verdict(made, lambda x: x.as_strided((1, 6), (77, 1))) is Verdict.PASSED
+
+
+def test_a_subclass_of_the_expected_exception_will_do():
+    class Mine(ValueError):
+        pass
+
+    def raises(error):
+        def answer(x):
+            raise error
+
+        return answer
+
+    made = exercise(raises(ValueError()), observe.value(), one(matrix))
+    assert verdict(made, raises(Mine())) is Verdict.PASSED
+    assert verdict(made, raises(TypeError())) is Verdict.FAILED
+    assert verdict(made, lambda x: x) is Verdict.FAILED
+
+
+def test_exit_in_an_answer_is_an_error_of_that_answer():
+    made = exercise(lambda x: x, observe.value(), one(matrix))
+    assert verdict(made, lambda x: exit()) is Verdict.ERROR
+
+
+def test_a_broken_exercise_is_our_fault():
+    def broken(rng):
+        yield case("fine", 1)
+        raise RuntimeError("broken case")
+
+    report = judge_callable(exercise(keeps, observe.value(), broken), keeps)
+    assert report.verdict is Verdict.GRADER_FAULT and "broken case" in report.error and report.points == 0
+
+
+def test_an_observer_that_cannot_read_the_reference_is_our_fault():
+    def unreadable(trial):
+        raise RuntimeError
+
+    report = judge_callable(exercise(keeps, observe.Observer("odd", unreadable), one(matrix)), keeps)
+    assert report.verdict is Verdict.GRADER_FAULT
+
+
+def test_two_misconceptions_that_fit_alike_are_no_diagnosis():
+    made = exercise(keeps, observe.value(), one(matrix))
+    made.misconception("You believe one thing.")(mutates)
+    assert judge_callable(made, mutates).misconception == "mutates"
+    made.misconception("You believe another.")(lambda x: mutates(x))
+    assert judge_callable(made, mutates).misconception == ""
+
+
+def test_an_interrupt_gives_a_report_and_the_output_is_capped():
+    def endless(x):
+        for _ in range(10_000):
+            print("x" * 1000)
+        raise KeyboardInterrupt
+
+    def chatty(x):
+        for _ in range(10_000):
+            print("x" * 1000)
+        return x.sum()
+
+    made = exercise(keeps, observe.value(), one(matrix))
+    assert judge_callable(made, endless).error == "KeyboardInterrupt"
+    report = judge_callable(made, chatty)
+    assert report.verdict is Verdict.PASSED and len(report.printed) < 5000

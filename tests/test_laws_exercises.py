@@ -1,0 +1,298 @@
+"""Laws over every exercise and every question of the course. A new exercise is under them the day it appears."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib import exercises
+from course_lib.checking import Exercise, Misconception, Verdict, find_answer, judge
+from course_lib.checking.records import tensors_in
+from course_lib.checking.trial import global_state
+from tests.answers import answer_from, cells_for, imports_of
+
+ALL = list(exercises.all_exercises().values())
+QUESTIONS = list(exercises.all_questions().values())
+MISTAKES = [(e, m) for e in ALL for m in e.misconceptions]
+ALTERNATIVES = [(e, a) for e in ALL for a in e.alternatives]
+
+
+def over(pairs: list[tuple[Exercise, object]]):
+    names = [f"{e.name}-{getattr(x, 'name', getattr(x, '__name__', x))}" for e, x in pairs]
+    return pytest.mark.parametrize("exercise, item", pairs, ids=names)
+
+
+each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda e: e.name)
+
+
+def judge_source(exercise: Exercise, source: str):
+    return judge(exercise, find_answer([imports_of(exercise.reference), source], exercise.name))
+
+
+def judge_live(exercise: Exercise, answer: Callable):
+    """Judge a function that has no source: the engine is asked past the search for the answer."""
+    from course_lib.checking.judge import _verdict, expected_observations, observe
+
+    return _verdict(exercise, expected_observations(exercise), observe(exercise, answer)[0], [])
+
+
+# ---- right answers pass ------------------------------------------------------------------------------------------
+
+
+@each_exercise
+def test_the_reference_passes_its_own_check(exercise):
+    report = judge(exercise, answer_from(exercise, exercise.reference))
+    assert report.verdict is Verdict.PASSED, report
+    assert report.points == exercise.points and report.cases_passed == report.cases_total > 0
+
+
+@each_exercise
+def test_there_are_two_alternatives(exercise):
+    assert len(exercise.alternatives) >= 2
+
+
+@over(ALTERNATIVES)
+def test_alternatives_pass(exercise, item):
+    report = judge(exercise, answer_from(exercise, item))
+    assert report.verdict is Verdict.PASSED, report
+
+
+@each_exercise
+def test_noise_costs_nothing(exercise):
+    def noisy(*args, **kwargs):
+        print("debugging", args)
+        warnings.warn("a warning")
+        return exercise.reference(*args, **kwargs)
+
+    report = judge_live(exercise, noisy)
+    assert report.verdict is Verdict.PASSED, report
+
+
+# ---- wrong answers fail, for their own reason --------------------------------------------------------------------
+
+
+@over(MISTAKES)
+def test_misconceptions_are_diagnosed_as_themselves(exercise, item: Misconception):
+    report = judge(exercise, answer_from(exercise, item.answer))
+    assert report.verdict in (Verdict.FAILED, Verdict.ERROR), report
+    assert report.misconception == item.name, report
+    assert report.diagnosis == item.sentence
+    assert report.points == 0 and any(not facet.same for facet in report.facets)
+
+
+@each_exercise
+def test_stubs_are_not_attempted(exercise):
+    parameters = ", ".join(exercise.parameters)
+    for body in ("pass", "...", '"""Doc."""', "return None", 'raise NotImplementedError("your turn")'):
+        report = judge_source(exercise, f"def {exercise.name}({parameters}):\n    {body}\n")
+        assert report.verdict is Verdict.NOT_ATTEMPTED, (body, report)
+    assert judge(exercise, None).verdict is Verdict.NOT_ATTEMPTED
+
+
+@each_exercise
+@pytest.mark.parametrize("constant", ["0", "1", "True", "False", "()", "(3, 4)", "torch.zeros(2, 3)", "''"])
+def test_constants_fail(exercise, constant):
+    source = f"import torch\ndef {exercise.name}(*args, **kwargs):\n    return {constant}\n"
+    assert judge_source(exercise, source).verdict is Verdict.FAILED
+
+
+@each_exercise
+def test_returning_the_first_input_fails(exercise):
+    report = judge_live(exercise, lambda first, *rest, **kwargs: first)
+    assert report.verdict is not Verdict.PASSED, report
+
+
+def corrupted(value):
+    """Another value of the same kind: what a wrong answer might return."""
+    if isinstance(value, torch.Tensor) and value.numel() and not value.is_meta:
+        return value.logical_not() if value.dtype is torch.bool else value + 1
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return value + 1
+    return None
+
+
+def right_only_if(exercise: Exercise, fits: Callable[[torch.Tensor], bool]) -> Callable:
+    """An answer that is right where every tensor input fits, and wrong elsewhere."""
+
+    def answer(*args, **kwargs):
+        result = exercise.reference(*args, **kwargs)
+        inputs = [tensor for _, tensor in tensors_in([*args, *kwargs.values()])]
+        return result if all(map(fits, inputs)) else corrupted(result)
+
+    return answer
+
+
+def takes(exercise: Exercise, wanted: Callable[[torch.Tensor], bool]) -> bool:
+    return any(wanted(t) for case in exercise.fresh_cases() for _, t in tensors_in([*case.args]))
+
+
+WITH_TENSORS = [e for e in ALL if takes(e, lambda tensor: True)]
+WITH_NUMBERS = [e for e in ALL if takes(e, lambda tensor: tensor.dtype is not torch.bool)]
+WITH_MATRICES = [e for e in ALL if takes(e, lambda tensor: tensor.dim() >= 2)]
+
+
+@pytest.mark.parametrize("exercise", WITH_TENSORS, ids=lambda e: e.name)
+def test_right_only_for_contiguous_inputs_fails(exercise):
+    assert judge_live(exercise, right_only_if(exercise, torch.Tensor.is_contiguous)).verdict is not Verdict.PASSED
+
+
+@pytest.mark.parametrize("exercise", WITH_MATRICES, ids=lambda e: e.name)
+def test_right_only_for_square_inputs_fails(exercise):
+    answer = right_only_if(exercise, lambda tensor: len(set(tensor.shape)) <= 1)
+    assert judge_live(exercise, answer).verdict is not Verdict.PASSED
+
+
+@pytest.mark.parametrize("exercise", WITH_NUMBERS, ids=lambda e: e.name)
+def test_right_only_for_positive_inputs_fails(exercise):
+    answer = right_only_if(exercise, lambda tensor: tensor.is_meta or bool((tensor >= 0).all()))
+    assert judge_live(exercise, answer).verdict is not Verdict.PASSED
+
+
+@pytest.mark.parametrize("exercise", WITH_TENSORS, ids=lambda e: e.name)
+def test_an_answer_that_changes_its_input_fails(exercise):
+    def mutator(*args, **kwargs):
+        result = exercise.reference(*args, **kwargs)
+        with torch.no_grad():
+            for _, tensor in tensors_in([*args]):
+                if tensor.dtype is not torch.bool and tensor._is_view() is False:
+                    tensor.add_(1)
+        return result
+
+    assert judge_live(exercise, mutator).verdict is not Verdict.PASSED
+
+
+@each_exercise
+@pytest.mark.parametrize(
+    "leave_changed",
+    [
+        lambda: torch.set_default_dtype(torch.float64),
+        lambda: torch.set_grad_enabled(False),
+        lambda: torch.set_num_threads(2),
+        lambda: torch.rand(1),
+    ],
+    ids=["default dtype", "grad mode", "threads", "random state"],
+)
+def test_an_answer_that_changes_global_state_fails(exercise, leave_changed):
+    def answer(*args, **kwargs):
+        result = exercise.reference(*args, **kwargs)
+        leave_changed()
+        return result
+
+    report = judge_live(exercise, answer)
+    assert report.verdict is Verdict.FAILED, report
+    assert not next(facet for facet in report.facets if facet.name == "global state").same
+
+
+# ---- a check is stable and leaves no trace -----------------------------------------------------------------------
+
+
+@each_exercise
+def test_twenty_runs_give_one_report(exercise):
+    for function in (exercise.reference, exercise.misconceptions[0].answer):
+        answer = answer_from(exercise, function)
+        assert len({str(judge(exercise, answer)) for _ in range(20)}) == 1
+
+
+@each_exercise
+def test_a_check_leaves_the_process_as_it_found_it(exercise):
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    try:
+        before = global_state(), torch.get_rng_state(), random.getstate(), str(np.random.get_state()), list(warnings.filters)
+        for function in (exercise.reference, *(m.answer for m in exercise.misconceptions)):
+            judge(exercise, answer_from(exercise, function))
+        after = global_state(), torch.get_rng_state(), random.getstate(), str(np.random.get_state()), list(warnings.filters)
+        assert torch.equal(before[1], after[1])
+        assert before[0] == after[0] and before[2:] == after[2:]
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+
+
+@each_exercise
+def test_cases_are_built_afresh_and_alike(exercise):
+    first, second = exercise.fresh_cases(), exercise.fresh_cases()
+    assert [case.label for case in first] == [case.label for case in second]
+    assert len({case.label for case in first}) == len(first)
+    tensors = [{id(t) for case in cases for _, t in tensors_in([*case.args])} for cases in (first, second)]
+    assert not tensors[0] & tensors[1]
+
+
+# ---- forbidden calls ---------------------------------------------------------------------------------------------
+
+
+RULES = [(e, f) for e in ALL for f in e.forbids]
+
+
+@over(RULES)
+def test_a_forbidden_call_is_found_under_another_name(exercise, item):
+    """The reference plus one forbidden call, reached without its name standing in the source."""
+    from course_lib.checking.rules import CallTracer, label
+
+    call = item.zeros if hasattr(item, "zeros") else item
+    with CallTracer(exercise.forbids) as tracer:
+        try:
+            call((1,))
+        except (TypeError, AttributeError, RuntimeError):
+            pass  # it ran, that is what counts
+    assert label(item) in tracer.seen
+
+
+@over(RULES)
+def test_a_forbidden_name_is_found_in_the_source(exercise, item):
+    cells = cells_for(exercise, exercise.reference)
+    name = item.__name__
+    inside = f"    if False:\n        import {name}\n" if hasattr(item, "zeros") else f"    if False:\n        x.{name}()\n"
+    header, body = cells[1].split("\n", 1)
+    report = judge(exercise, find_answer([cells[0], f"{header}\n{inside}{body}"], exercise.name))
+    assert report.verdict is Verdict.FAILED, report
+    assert "forbidden calls" in [facet.name for facet in report.facets]
+
+
+# ---- what an author must give ------------------------------------------------------------------------------------
+
+
+@each_exercise
+def test_each_exercise_is_complete(exercise):
+    assert exercise.title and exercise.statement and exercise.why
+    assert 1 <= exercise.difficulty <= 3 and exercise.minutes > 0 and exercise.points > 0
+    assert len(exercise.hints) == 3 and len(set(exercise.hints)) == 3 and all(exercise.hints)
+    assert len(exercise.misconceptions) >= 2
+    assert len({m.name for m in exercise.misconceptions}) == len(exercise.misconceptions)
+
+
+@each_exercise
+def test_hints_do_not_hold_the_solution(exercise):
+    lines = [line.strip() for line in definition_lines(exercise) if len(line.strip()) > 20]
+    for hint in exercise.hints:
+        assert not any(line in hint for line in lines if line.startswith("return"))
+
+
+def definition_lines(exercise: Exercise) -> list[str]:
+    return cells_for(exercise, exercise.reference)[1].splitlines()[1:]
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: q.name)
+def test_every_choice_has_its_own_reply(question):
+    assert question.answer in question.choices and len(question.choices) >= 2
+    assert question.choices.keys() == question.replies.keys()
+    assert len(set(question.replies.values())) == len(question.replies)
+
+
+def test_every_objective_is_known_and_graded():
+    known = {objective.id for objective in exercises.OBJECTIVES}
+    graded = {item.objective for item in ALL + QUESTIONS}
+    assert graded == known
+
+
+def test_names_are_unique_over_the_course():
+    names = [e.name for nb in exercises.NOTEBOOKS for e in exercises.exercises_of(nb.name)]
+    names += [q.name for nb in exercises.NOTEBOOKS for q in exercises.questions_of(nb.name)]
+    assert len(names) == len(set(names))
