@@ -14,6 +14,9 @@ def definition(function: Callable, name: str) -> str:
     """The source of `function` without decorators, under another name."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     node = tree.body[0]
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Name) and inner.id == node.name:
+            inner.id = name  # it calls itself
     node.decorator_list, node.name = [], name
     return ast.unparse(node)
 

@@ -63,9 +63,10 @@ class CallTracer(TorchDispatchMode):
         self._builtins = {f.__name__: label(f) for f in callables if not hasattr(f, "__code__")}
 
     def __enter__(self):
+        entered = super().__enter__()
         self._before = sys.getprofile()
-        sys.setprofile(self._profile)
-        return super().__enter__()
+        sys.setprofile(self._profile)  # last, so that PyTorch's own entering is not taken for the answer's
+        return entered
 
     def __exit__(self, *exc_info: object) -> None:
         sys.setprofile(self._before)
