@@ -21,20 +21,22 @@ def definition(function: Callable, name: str) -> str:
     return ast.unparse(node)
 
 
-def imports_of(function: Callable) -> str:
-    """The import statements of the module that defines `function`."""
+def surroundings(function: Callable) -> str:
+    """What the module of `function` offers to its answers: imports and plain helper definitions."""
     tree = ast.parse(inspect.getsource(inspect.getmodule(function)))
-    wanted = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom)) and not _is_ours(n)]
-    return "\n".join(ast.unparse(node) for node in wanted)
+    return "\n".join(ast.unparse(node) for node in tree.body if _is_plain(node))
 
 
-def _is_ours(node: ast.stmt) -> bool:
-    return isinstance(node, ast.ImportFrom) and (node.module or "").startswith(("course_lib", "__future__"))
+def _is_plain(node: ast.stmt) -> bool:
+    if isinstance(node, ast.ImportFrom):
+        return node.module not in ("course_lib.checking", "__future__")
+    is_definition = isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    return isinstance(node, ast.Import) or (is_definition and not node.decorator_list)
 
 
 def cells_for(exercise: Exercise, function: Callable) -> list[str]:
     """A notebook in which `function` is the learner's answer to `exercise`."""
-    return [imports_of(function), definition(function, exercise.name)]
+    return [surroundings(function), definition(function, exercise.name)]
 
 
 def answer_from(exercise: Exercise, function: Callable) -> Answer:
