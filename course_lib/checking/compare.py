@@ -90,7 +90,9 @@ def _key_difference(expected: Record, got: Record, where: str) -> Difference:
     """Missing or extra keys; for sequences, whose keys are counted, the lengths say it better."""
     if all(type(key) is int for key, _ in expected.items + got.items):
         return Difference(where, describe(expected), describe(got))
-    return Difference(where, *(", ".join(str(key) for key, _ in side.items) or "nothing" for side in (expected, got)))
+    verb = " changed" if expected.kind == "changes" else ""
+    sides = (", ".join(str(key) for key, _ in side.items) or "nothing" for side in (expected, got))
+    return Difference(where, *(f"{keys}{verb}" for keys in sides))
 
 
 def _by_key(record: Record) -> dict[Any, Any]:
@@ -126,15 +128,13 @@ def describe(record: Any) -> str:
 
 def _describe_tensor(record: TensorRecord) -> str:
     device = "" if record.device in ("cpu", "numpy") else f", {record.device}"
-    values = "" if record.data is None or record.data.numel() > SHOWN else f"({_nested(record.data)})"
+    values = "" if record.data is None or record.data.numel() > SHOWN else f"({_nested(record.data.tolist())})"
     kind = {"Tensor": "tensor", "ndarray": "array"}.get(record.kind, record.kind)
     return f"{kind}{values} of shape {record.shape}, {record.dtype}{device}"
 
 
-def _nested(data: torch.Tensor) -> str:
-    if data.dim() == 0:
-        return describe(data.item())
-    return "[" + ", ".join(_nested(row) for row in data) + "]"
+def _nested(values: Any) -> str:
+    return f"[{', '.join(map(_nested, values))}]" if isinstance(values, list) else describe(values)
 
 
 def _describe_container(record: Record) -> str:
@@ -142,10 +142,11 @@ def _describe_container(record: Record) -> str:
     if record.kind in ("dtype", "device", "layout", "memory_format"):
         return str(items[0][1])
     if not items:
-        return {"tuple": "()", "list": "[]", "dict": "{}"}.get(record.kind, record.kind)
+        empty = {"tuple": "()", "list": "[]", "dict": "{}", "changes": "nothing changed"}
+        return empty.get(record.kind, record.kind)
     if all(type(key) is int for key, _ in items) and record.kind != "dict":
         inner = ", ".join(describe(item) for _, item in items)
         comma = "," if record.kind == "tuple" and len(items) == 1 else ""
         return f"[{inner}]" if record.kind == "list" else f"({inner}{comma})"
     inner = ", ".join(f"{key}: {describe(item)}" for key, item in items)
-    return inner if record.kind == "facts" else f"{record.kind}({inner})"
+    return inner if record.kind in ("facts", "changes") else f"{record.kind}({inner})"

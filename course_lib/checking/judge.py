@@ -26,14 +26,11 @@ SHORT = 60  # characters of a description that fit in a table cell
 
 @dataclass(frozen=True)
 class Observation:
-    """What one run of one answer on one case showed, as plain data."""
+    """What one run of one answer on one case showed."""
 
-    label: str
-    call: str
-    size: int
-    facets: dict[str, Any]
+    facets: dict[str, Any]  # records, by observer
     raised: tuple[str, ...] = ()  # the exception's class and its bases, by name
-    error: str = ""  # its text, for people
+    exception: BaseException | None = None  # for showing it; never compared
 
 
 class Fault(Exception):
@@ -63,13 +60,12 @@ def _blame_the_exercise() -> Iterator[None]:
 
 
 def _observe_case(exercise: Exercise, answer: Callable, case: Case, precise: bool) -> Observation:
-    call, size = call_text(exercise, case), case_size(case)
     if precise:
         case = Case(case.label, _widen(case.args), _widen(case.kwargs))
     trial = run_case(answer, case, exercise.parameters, exercise.recorders, exercise.run)
     facets = {o.name: _read(o, trial) for o in exercise.observers if trial.raised is None or o in _always(exercise)}
-    names, text = _exception(trial.raised)
-    return Observation(case.label, call, size, facets, names, text)
+    raised = tuple(cls.__name__ for cls in type(trial.raised).__mro__[:-1]) if trial.raised else ()
+    return Observation(facets, raised, trial.raised)
 
 
 def _always(exercise: Exercise) -> tuple[Observer, ...]:
@@ -82,12 +78,6 @@ def _read(observer: Observer, trial: Trial) -> Any:
         return observer.read(trial)
     except Exception as error:  # an odd result must not break the check; the reference's are tested
         return Record(f"could not be observed ({type(error).__name__})")
-
-
-def _exception(error: BaseException | None) -> tuple[tuple[str, ...], str]:
-    if error is None:
-        return (), ""
-    return tuple(cls.__name__ for cls in type(error).__mro__[:-1]), _learners_traceback(error)
 
 
 def _learners_traceback(error: BaseException) -> str:
@@ -133,30 +123,28 @@ def _argument(value: Any) -> str:
 def _tensor_argument(tensor: torch.Tensor) -> str:
     """Small plain tensors by their values, others by their facts; how it lies in memory where that is not plain."""
     flags = ", requires_grad=True" if tensor.requires_grad else ""
-    values, _, facts = describe(freeze(tensor)).partition(" of shape ")
-    if tensor.is_contiguous() and tensor.storage_offset() == 0:
-        return f"{values[:-1]}{flags})" if values.endswith(")") and 0 < tensor.numel() <= 12 else f"<tensor of shape {facts}{flags}>"
-    return f"<tensor of shape {facts}, stride {tuple(tensor.stride())}, offset {tensor.storage_offset()}{flags}>"
-
-
-def case_size(case: Case) -> int:
-    """Elements in all inputs, so that the smallest failing case can be shown."""
-    return sum(map(_size, (*case.args, *case.kwargs.values())))
-
-
-def _size(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        return value.numel()
-    if isinstance(value, dict):
-        return sum(map(_size, value.values()))
-    return sum(map(_size, value)) if isinstance(value, (list, tuple)) else 1
+    record = freeze(tensor)
+    values, _, facts = describe(record).partition(" of shape ")
+    if not tensor.is_contiguous() or tensor.storage_offset():
+        return f"<tensor of shape {facts}, stride {tuple(tensor.stride())}, offset {tensor.storage_offset()}{flags}>"
+    if not values.endswith(")") or not 0 < tensor.numel() <= 12:
+        return f"<tensor of shape {facts}{flags}>"
+    dtype = "" if record.dtype in ("float32", "int64", "bool") else f", dtype={record.dtype}"
+    return f"{values[:-1]}{dtype}{flags})"
 
 
 # ---- comparing ---------------------------------------------------------------------------------------------------
 
 
 def same_case(exercise: Exercise, expected: Observation, got: Observation) -> bool:
-    return not any(not facet.same for facet in compare(exercise, expected, got))
+    """Whether an answer showed what was expected: an exception of that class or a subclass, and equal facets."""
+    return _same_exception(expected, got) and not any(
+        difference(expected.facets[o.name], got.facets[o.name], o.rtol, o.atol) for o in _shared(exercise, expected, got)
+    )
+
+
+def _same_exception(expected: Observation, got: Observation) -> bool:
+    return bool(expected.raised) == bool(got.raised) and set(expected.raised[:1]) <= set(got.raised)
 
 
 def compare(exercise: Exercise, expected: Observation, got: Observation) -> tuple[Facet, ...]:
@@ -171,9 +159,8 @@ def _shared(exercise: Exercise, expected: Observation, got: Observation) -> list
 
 
 def _exception_facet(expected: Observation, got: Observation) -> Facet:
-    """The expected class or a subclass of it will do."""
-    same = bool(expected.raised) == bool(got.raised) and set(expected.raised[:1]) <= set(got.raised)
-    return Facet("raises", same, (expected.raised or ("nothing",))[0], (got.raised or ("nothing",))[0])
+    names = [(seen.raised or ("nothing",))[0] for seen in (expected, got)]
+    return Facet("raises", _same_exception(expected, got), *names)
 
 
 def _facet(observer: Observer, expected: Any, got: Any) -> Facet:
@@ -212,7 +199,7 @@ def _with_wide_values(exercise: Exercise, plain: Observation, wide: Observation)
     """The plain run says which dtype is right, the wide run which values."""
     names = [o.name for o in exercise.observers if o.precise and o.name in plain.facets and o.name in wide.facets]
     facets = {**plain.facets, **{name: _widened(plain.facets[name], wide.facets[name]) for name in names}}
-    return Observation(plain.label, plain.call, plain.size, facets, plain.raised, plain.error)
+    return replace(plain, facets=facets)
 
 
 def _widened(plain: Any, wide: Any) -> Any:
@@ -225,10 +212,10 @@ def _widened(plain: Any, wide: Any) -> Any:
 
 def _assert_sound(exercise: Exercise, observations: list[Observation]) -> None:
     """An observer that can't read the reference's result is our fault, never the learner's."""
-    for seen in observations:
-        broken = [n for n, f in seen.facets.items() if isinstance(f, Record) and f.kind.startswith("could not be observed")]
-        if broken:
-            raise Fault(f"{exercise.name}: {broken[0]} of the reference {seen.facets[broken[0]].kind} in case '{seen.label}'")
+    for case, seen in zip(_cases(exercise), observations):
+        for name, record in seen.facets.items():
+            if isinstance(record, Record) and record.kind.startswith("could not be observed"):
+                raise Fault(f"{exercise.name}: the reference's {name} {record.kind} in case '{case.label}'")
 
 
 def diagnose(exercise: Exercise, got: list[Observation]) -> Misconception | None:
@@ -315,50 +302,49 @@ def _run_quietly(exercise: Exercise, function: Callable, case: Case) -> None:
 
 
 def _verdict(exercise: Exercise, expected: list[Observation], got: list[Observation], forbidden: list[str]) -> Report:
-    facets = [compare(exercise, *pair) for pair in zip(expected, got)]
-    failing = [i for i, case in enumerate(facets) if not all(facet.same for facet in case)]
+    failing = [i for i, pair in enumerate(zip(expected, got)) if not same_case(exercise, *pair)]
     if failing:
-        return _failure(exercise, expected, got, facets, failing)
+        return _failure(exercise, expected, got, failing)
+    counts = {"cases_passed": len(got), "cases_total": len(got)}
     if forbidden:
-        summary = f"The results are right, but this exercise is about doing it without {' and '.join(forbidden)}."
+        summary = f"The results are right, but this exercise is about doing it without {_join(forbidden)}."
         used = (Facet("forbidden calls", False, "none", ", ".join(forbidden)),)
-        return _report(exercise, Verdict.FAILED, summary, facets=used, cases_passed=len(got), cases_total=len(got))
-    return _report(exercise, Verdict.PASSED, _praise(len(got)), cases_passed=len(got), cases_total=len(got))
+        return _report(exercise, Verdict.FAILED, summary, facets=used, **counts)
+    return _report(exercise, Verdict.PASSED, f"Right in all {len(got)} cases.", **counts)
 
 
-def _praise(cases: int) -> str:
-    return f"Right in all {cases} cases."
-
-
-def _failure(exercise: Exercise, expected, got, facets, failing: list[int]) -> Report:
-    smallest = min(failing, key=lambda i: expected[i].size)
+def _failure(exercise: Exercise, expected: list[Observation], got: list[Observation], failing: list[int]) -> Report:
+    cases = _cases(exercise)
+    smallest = failing[0]  # cases are written small first
     seen = got[smallest]
-    raised = bool(seen.raised) and not expected[smallest].raised
-    if raised and "NotImplementedError" in seen.raised[:1] and all(o.raised[:1] == seen.raised[:1] for o in got):
+    if all(observation.raised[:1] == ("NotImplementedError",) for observation in got):
         return _report(exercise, Verdict.NOT_ATTEMPTED, f"{exercise.name} is waiting for you.")
-    known = diagnose(exercise, got)
+    facets, known = compare(exercise, expected[smallest], seen), diagnose(exercise, got)
+    raised = seen.exception if not expected[smallest].raised else None
     return _report(
         exercise,
         Verdict.ERROR if raised else Verdict.FAILED,
-        _summary(raised, seen, facets[smallest], len(failing), len(got)),
-        case=seen.label,
-        call=seen.call,
+        _summary(raised, expected[smallest], seen, facets, f"{len(failing)} of {len(got)} cases"),
+        case=cases[smallest].label,
+        call=call_text(exercise, cases[smallest]),
         cases_passed=len(got) - len(failing),
         cases_total=len(got),
-        facets=facets[smallest],
+        facets=facets,
         misconception=known.name if known else "",
         diagnosis=known.sentence if known else "",
-        error=seen.error if raised else "",
+        error=_learners_traceback(raised) if raised else "",
     )
 
 
-def _summary(raised: bool, seen: Observation, facets: tuple[Facet, ...], failing: int, total: int) -> str:
+def _summary(
+    raised: BaseException | None, expected: Observation, seen: Observation, facets: tuple[Facet, ...], where: str
+) -> str:
     if raised:
-        return f"Your code raised {seen.raised[0]}."
-    if seen.facets.get("value", 0) is None:
+        return f"Your code raised {type(raised).__name__}."
+    if seen.facets.get("value", 0) is None and expected.facets.get("value") is not None:
         return "Your function returned None: is there a `return`?"
     wrong = [facet.name for facet in facets if not facet.same]
-    return f"{_join(wrong).capitalize()} {'differs' if len(wrong) == 1 else 'differ'} in {failing} of {total} cases."
+    return f"{_join(wrong).capitalize()} {'differs' if len(wrong) == 1 else 'differ'} in {where}."
 
 
 def _join(words: list[str]) -> str:

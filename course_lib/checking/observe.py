@@ -48,13 +48,14 @@ def _per_tensor(read: Callable[[torch.Tensor], Any]) -> Callable[[Trial], Record
 
 def inputs() -> Observer:
     """The inputs that the call changed, as they are afterwards: values, `.grad`, `requires_grad`, mode and hooks."""
-    return Observer("inputs", _changed_inputs, 1e-5, 1e-7, describe=_unchanged_or_facts)
+    return Observer("inputs", _changed_inputs, 1e-5, 1e-7)
 
 
 def _changed_inputs(trial: Trial) -> Record:
     pairs = zip(_flat_inputs(trial.inputs_before), _flat_inputs(trial.inputs_after))
     names = (*trial.names[: len(trial.case.args)], *trial.case.kwargs)
-    return Record("facts", tuple((name, after) for name, (before, after) in zip(names, pairs) if difference(before, after)))
+    changes = tuple((name, after) for name, (before, after) in zip(names, pairs) if difference(before, after))
+    return Record("changes", changes)
 
 
 def _flat_inputs(frozen: Record) -> list:
@@ -62,13 +63,9 @@ def _flat_inputs(frozen: Record) -> list:
     return [item for _, group in frozen.items for _, item in group.items]
 
 
-def _unchanged_or_facts(record: Record) -> str:
-    return describe(record) if record.items else "unchanged"
-
-
 def global_state() -> Observer:
     """Default dtype and device, grad mode, threads, autocast, random state: what the call left changed."""
-    return Observer("global state", lambda trial: trial.state, describe=_unchanged_or_facts)
+    return Observer("global state", lambda trial: trial.state)
 
 
 # ---- the result --------------------------------------------------------------------------------------------------
@@ -163,7 +160,8 @@ def _gradients(trial: Trial, order: int) -> Record:
         return Record("not connected to the graph")
     generator = torch.Generator().manual_seed(1)
     kinds = {"random": _random_cotangent, "expanded": _expanded_cotangent}
-    return Record("facts", tuple((name, _pull_back(outputs, sources, make, generator, order)) for name, make in kinds.items()))
+    pulled = ((name, _pull_back(outputs, sources, make, generator, order)) for name, make in kinds.items())
+    return Record("gradients", tuple(pulled))
 
 
 def _random_cotangent(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -121,12 +121,19 @@ def quarantine() -> Iterator[CappedText]:
             warnings.simplefilter("always")
             yield printed
     finally:
-        sys.setprofile(profiler)
-        sys.settrace(tracer)
+        _restore_hooks(profiler, tracer)
         _restore(before)
         torch.set_rng_state(generators[0])
         np.random.set_state(generators[1])
         random.setstate(generators[2])
+
+
+def _restore_hooks(profiler, tracer) -> None:
+    """Only if the answer replaced them: setting them anew would end a profiler that runs around us."""
+    if sys.getprofile() is not profiler:
+        sys.setprofile(profiler)
+    if sys.gettrace() is not tracer:
+        sys.settrace(tracer)
 
 
 def _print_warning(message, category, filename, lineno, file=None, line=None) -> None:
@@ -166,4 +173,4 @@ def _state_changes(before: dict, after: dict, generator: torch.Tensor) -> Record
     changed = [(name, f"{old} became {after[name]}") for name, old in before.items() if after[name] != old]
     if not torch.equal(generator, torch.get_rng_state()):
         changed.append(("random state", "consumed"))
-    return Record("facts", tuple(changed))
+    return Record("changes", tuple(changed))
