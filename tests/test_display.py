@@ -155,6 +155,7 @@ def test_a_slot_that_nothing_reads_is_hatched_and_no_other(x):
     hatched = {int(slot) for slot in re.findall(r'class="b u A-(\d+)"', html)}
     shown = {slot for slots, _, _ in Boxes(html).strip for slot in slots}
     assert hatched == shown - slots_by_arithmetic(x)
+    assert ("Dashed boxes" in html) == bool(hatched)
 
 
 def test_the_same_tensor_gives_the_same_picture(x):

@@ -9,6 +9,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import datetime
 from pathlib import Path
@@ -210,8 +212,9 @@ class TestKilled:
     def test_with_half_a_transaction_already_in_the_file(self, progress: Progress, path: Path) -> None:
         progress.record_attempt("e", "a", "failed", "")
         script = (
-            "import os, signal, sqlite3, sys\n"
-            "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+            "import os, pathlib, signal, sys\n"
+            "from course_lib.progress import _connect\n"
+            "connection = _connect(pathlib.Path(sys.argv[1]))\n"
             "connection.execute('PRAGMA cache_size = 1')\n"  # so that pages reach the disk before the commit
             "connection.execute('BEGIN IMMEDIATE')\n"
             "connection.execute('UPDATE attempt SET verdict = \"passed\"')\n"
@@ -237,6 +240,21 @@ class TestTwoKernels:
         for writer in writers:
             assert writer.communicate()[0].splitlines()[-1] == "[]"
         assert answers(path) == {f"{name}-{i}" for name in ("left", "right") for i in range(150)}
+
+    def test_all_may_begin_the_file_at_once(self, tmp_path: Path) -> None:
+        def begin(path: Path) -> list[str]:
+            progress = Progress(path)
+            together.wait()
+            progress.record_hint("e", 1)
+            return progress.notices
+
+        kernels = 4
+        together = threading.Barrier(kernels)
+        with ThreadPoolExecutor(kernels) as pool:
+            for round_ in range(20):
+                path = tmp_path / str(round_)
+                assert list(pool.map(begin, [path] * kernels)) == [[]] * kernels
+                assert rows(path, "SELECT count(*) FROM hint") == [(kernels,)]
 
     def test_a_lock_that_never_ends_is_a_notice(
         self, progress: Progress, path: Path, monkeypatch: pytest.MonkeyPatch
