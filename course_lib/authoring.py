@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
     from nbclient import NotebookClient
@@ -73,7 +73,7 @@ class Cell:
     options: dict
     where: str  # file, number and first line, for messages
 
-    def refuse(self, problem: str, remedy: str) -> None:
+    def refuse(self, problem: str, remedy: str) -> NoReturn:
         raise AuthorError(f"{self.where}: {problem}. {remedy}.")
 
     @property
@@ -239,6 +239,8 @@ def topic_of(path: Path) -> Topic:
             dict(exercises.objectives_of(path.stem)),
         )
     except ModuleNotFoundError as missing:
+        if missing.name != f"course_lib.exercises.{path.stem[3:]}":
+            raise
         source = f"{path.parent.name}/{path.name}"
         raise AuthorError(f"{source}: there is no {missing.name}. Write that module first.") from None
 
@@ -462,7 +464,7 @@ def _run(notebook: NotebookNode, cwd: Path, environment: dict[str, str]) -> set[
         try:
             client.execute(env=environment)
         except (CellControlSignal, DeadKernelError) as error:
-            _refuse(notebook, started[-1], _last_words(error), "Correct the cell and build again")
+            _refuse(notebook, started[-1], _reason(error), "Correct the cell and build again")
     return {index for (before, _), (after, index) in pairwise([(0, -1), *caught]) if after > before}
 
 
@@ -484,16 +486,18 @@ def _check_outputs(notebook: NotebookNode, index: int, catches: bool) -> None:
         _refuse(notebook, index, problem, "Tag the cell nbval-ignore-output")
 
 
-def _refuse(notebook: NotebookNode, index: int, problem: str, remedy: str) -> None:
+def _refuse(notebook: NotebookNode, index: int, problem: str, remedy: str) -> NoReturn:
     first_line = notebook.cells[index].source.strip().partition("\n")[0]
     raise AuthorError(
         f"solutions/{_name(notebook)}.py, cell {index + 1} ({first_line}): {problem}. {remedy}."
     )
 
 
-def _last_words(error: Exception) -> str:
-    plain = re.sub(r"\x1b\[[\d;]*m", "", str(error)).strip()
-    return plain.splitlines()[-1] if plain else type(error).__name__
+def _reason(error: Exception) -> str:
+    """The exception of the cell; or, where it timed out or the kernel died, the first line about that."""
+    if hasattr(error, "ename"):
+        return f"{error.ename}: {error.evalue}"
+    return str(error).partition("\n")[0].rstrip(".")
 
 
 def _settle(output: NotebookNode) -> None:

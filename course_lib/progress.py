@@ -17,7 +17,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 SCHEMA_VERSION = 1
-BUSY_SECONDS = 5.0  # how long to wait for another kernel that is writing; a write takes milliseconds
+BUSY_SECONDS = 10.0  # how long to wait for another kernel that is writing; a write takes milliseconds
 SQLITE_MAGIC = b"SQLite format 3\0"
 COMPANIONS = ("-journal", "-wal", "-shm")  # the files that SQLite keeps beside a database
 
@@ -201,10 +201,9 @@ class Progress:
             return
         self._warned = True
         text = str(problem)
-        reason = next((plain for part, plain in REASONS if part in text.lower()), f"{text}. Put that right")
+        reason = next((plain for part, plain in REASONS if part in text.lower()), text)
         self.notices.append(
-            f"Your progress is not being saved in {self.path}: {reason}, then restart the kernel."
-            " Checks work as usual meanwhile."
+            f"Your progress is not being saved in {self.path}: {reason}. Checks work as usual meanwhile."
         )
 
 

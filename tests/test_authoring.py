@@ -512,11 +512,18 @@ class TestBuild:
     def sample_topic(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(authoring, "topic_of", lambda path: topic())
 
-    def test_a_failing_cell_is_named_and_nothing_is_written(self, write, tmp_path: Path, capsys) -> None:
-        write(SOURCE + "\n# %%\n[][3]\n")
+    @pytest.mark.parametrize(
+        ("code", "reason"),
+        [("[][3]", "IndexError: list index out of range"), ("import os; os._exit(1)", "Kernel died")],
+        ids=["an exception", "a dead kernel"],
+    )
+    def test_a_failing_cell_is_named_and_nothing_is_written(
+        self, write, tmp_path: Path, capsys, code: str, reason: str
+    ) -> None:
+        write(SOURCE + f"\n# %%\n{code}\n")
         assert authoring.build(root=tmp_path) == 1
         message = capsys.readouterr().err
-        assert "solutions/09_sample.py, cell 12 ([][3]): IndexError: list index out of range" in message
+        assert f"solutions/09_sample.py, cell 12 ({code}): {reason}" in message
         assert "Nothing was written for 09_sample" in message
         assert not list(tmp_path.glob("*/*.ipynb"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import errno
 import os
+import re
 import shutil
 import signal
 import socket
@@ -269,10 +270,11 @@ def test_no_network(course):
     """Nobody answers at this address: the socket is bound, and does not listen."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        outcome = run(course, PIP_INDEX_URL=f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
+        index = f"http://127.0.0.1:{silent.getsockname()[1]}/simple"
+        outcome = run(course, PIP_INDEX_URL=index, PIP_RETRIES="1")
     assert outcome.returncode == 2
     assert "the network did not answer" in outcome.stderr
-    assert "ERROR: " in outcome.stderr, "the last lines of pip"
+    assert re.search(r"Why: +pip stopped. Its last lines:\n +WARNING: Retrying", outcome.stderr)
     assert "Traceback" not in outcome.stderr
     assert not (course / ".venv").exists()
     assert not (course / ".venv.lock").exists()
@@ -321,21 +323,15 @@ def test_the_disk_fills_up_while_the_environment_is_made(here, monkeypatch):
 
 
 def test_the_disk_fills_up_while_pip_works():
-    log = [
-        "2026-01-01T00:00:00,000 ERROR: Could not install packages due to an OSError: ",
-        "[Errno 28] No space left on device",
-    ]
-    assert "not enough space" in environment._pip_failed(log).what
+    said = ["ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"]
+    assert "not enough space" in environment._pip_failed(said).what
 
 
-def test_a_failure_of_pip_is_shown_without_its_times():
-    log = [
-        "2026-01-01T00:00:00,000   Downloading",
-        "2026-01-01T00:00:01,000 ERROR: No matching distribution for x",
-    ]
-    problem = environment._pip_failed(log)
+def test_pips_last_errors_are_shown_without_its_other_warnings():
+    said = ["ERROR: first", "WARNING: a newer pip", *(f"ERROR: {number}" for number in range(4))]
+    problem = environment._pip_failed(said)
     assert problem.what == "The course's packages could not be installed."
-    assert problem.why.splitlines()[1:] == ["ERROR: No matching distribution for x"]
+    assert problem.why.splitlines()[1:] == ["ERROR: 0", "ERROR: 1", "ERROR: 2", "ERROR: 3"]
 
 
 def test_no_venv_module(here, monkeypatch):
