@@ -120,7 +120,9 @@ def _load(path: Path) -> Any:
     except OSError as error:
         problem = f"{path} can't be read: {error.strerror}. Give the path of a saved notebook."
     except Exception as error:  # nbformat raises a dozen kinds for a damaged file
-        problem = f"{path} is not a notebook that Jupyter can read ({type(error).__name__}). Save it again in JupyterLab."
+        problem = (
+            f"{path} is no notebook that Jupyter can read ({type(error).__name__}). Save it again in Lab."
+        )
     raise NotACourseNotebook(problem)
 
 
@@ -129,7 +131,9 @@ def _identify(notebook: Any, path: Path, cells: list[str]) -> str:
     names = [nb.name for nb in exercises.NOTEBOOKS]
     claimed = notebook.metadata.get("course_lib", {}).get("notebook", "")
     by_file = [name for name in names if path.stem.startswith(name)]
-    by_content = [name for name in names if any(find_answer(cells, e.name) for e in exercises.exercises_of(name))]
+    by_content = [
+        name for name in names if any(find_answer(cells, e.name) for e in exercises.exercises_of(name))
+    ]
     found = [name for name in (claimed, *by_file, *by_content) if name in names]
     if not found:
         raise NotACourseNotebook(f"{path} defines no exercise of this course. Notebooks: {', '.join(names)}.")
@@ -149,7 +153,13 @@ def _exit_code(lines: list[Line]) -> int:
 def _as_dict(path: str, name: str, lines: list[Line]) -> dict[str, Any]:
     points = sum(line.points for line in lines)
     most = sum(line.max_points for line in lines)
-    return {"path": path, "notebook": name, "points": points, "max_points": most, "items": [asdict(x) for x in lines]}
+    return {
+        "path": path,
+        "notebook": name,
+        "points": points,
+        "max_points": most,
+        "items": [asdict(x) for x in lines],
+    }
 
 
 def _table(name: str, lines: list[Line]) -> str:

@@ -139,7 +139,9 @@ def _cells_of(answer: Any) -> list[str]:
     try:
         return [inspect.getsource(module)]
     except (OSError, TypeError) as error:
-        raise LookupError("Your answer's source can't be found. Define it in a notebook or in a file.") from error
+        raise LookupError(
+            "Your answer's source can't be found. Define it in a notebook or in a file."
+        ) from error
 
 
 def _question(name: str) -> Question:
@@ -171,6 +173,7 @@ _judged: dict[tuple[str, str], bool] = {}
 def _passes(exercise: Exercise, found: Answer) -> bool:
     key = exercise.name, found.digest
     if key not in _judged:
+        _judged[key] = False  # while it is judged: an answer may call passing() on itself
         _judged[key] = judge(exercise, found).passed
     return _judged[key]
 
@@ -204,7 +207,9 @@ def _course_rows() -> list[tuple[str, list[tuple[str, str, str, bool]]]]:
 def _notebook_rows(notebook: str) -> list[tuple[str, str, str, bool]]:
     """(name, kind, state, stretch) of a notebook's predictions and exercises."""
     asked = [(q.name, "prediction", _prediction_state(q), False) for q in exercises.questions_of(notebook)]
-    return asked + [(e.name, "exercise", store().state(e.name), e.stretch) for e in exercises.exercises_of(notebook)]
+    return asked + [
+        (e.name, "exercise", store().state(e.name), e.stretch) for e in exercises.exercises_of(notebook)
+    ]
 
 
 def _prediction_state(question: Question) -> str:

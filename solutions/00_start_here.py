@@ -17,6 +17,7 @@
 # This notebook takes you once through everything that the course asks of you, with an exercise so small that only the rhythm is new.
 #
 # **Time:** 10 to 15 minutes.
+#
 # **You need:** Python. No GPU, no network, no data set.
 #
 # After this notebook you can
@@ -28,6 +29,7 @@
 #
 # The course goes from the bytes of a tensor to a small GPT that you wrote, trained, profiled and exported yourself.
 # It rests on three ideas: tensors hold the numbers, autograd differentiates, modules organize.
+# They stay the same whether you will train, distribute, profile or serve a model.
 #
 # | notebook | what it answers |
 # |---|---|
@@ -111,7 +113,7 @@ report_face(judge_callable(exercise("count_elements"), adds_the_sizes))
 # 1. The **verdict**, in one word.
 # 2. The **diagnosis**, if the course knows this mistake: what you believed, and what is true.
 # 3. The **smallest case** that fails. You can paste the call into a cell of your own.
-# 4. What was compared, **expected** against **got**. Later that is more than the value: dtype, strides, whether the input was changed.
+# 4. What was **compared**: expected against yours. It is always more than the value: here, whether the call changed its inputs or a global setting.
 #
 # Your turn.
 # How many numbers does a tensor of a given shape hold?
@@ -265,6 +267,14 @@ print(warnings_of(torch.cuda.amp.GradScaler)[0])
 # - [The profiler recipe](https://docs.pytorch.org/tutorials/recipes/recipes/profiler_recipe.html), for notebook 06.
 # - [Understanding GPU memory](https://pytorch.org/blog/understanding-gpu-memory-1/), for notebook 06 as well.
 # - [nanoGPT](https://github.com/karpathy/nanoGPT), the classic small GPT, now retired by its author in favor of [nanochat](https://github.com/karpathy/nanochat).
+#
+# ## The answer
+#
+# > How do you find out whether you understood?
+#
+# You said what a line would print before it did, you wrote a function, and something that does not care how sure
+# you were compared it with the truth.
+# Every notebook from here on works like this.
 #
 # ## Can you ...?
 #

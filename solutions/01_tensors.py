@@ -22,6 +22,7 @@
 #
 # **You need:** notebook 00, Python, and a little PyTorch: you have made a tensor and added two of them.
 # No GPU is needed; section 8 says what differs where there is one.
+# If an exercise resists, run `hint(its_name)` in a cell of your own.
 #
 # After this notebook you can
 #
@@ -93,11 +94,12 @@ print("size          ", tuple(batch.size()))
 print("stride        ", batch.stride())
 print("storage offset", batch.storage_offset())
 print("dtype, device ", batch.dtype, batch.device, batch.layout)
+print("another layout", torch.eye(3).to_sparse().layout)
 
 # %% [markdown]
 # "A tensor is an array with a dtype and a device" is true and leaves out the half that explains its behavior.
 # Read the strides aloud: one step along `batch` jumps 12 elements, one along `seq` 4, one along `dim` 1.
-# `torch.strided` says that this tensor is read in this way at all; sparse tensors are not.
+# The layout `torch.strided` says that it works in this way at all; a sparse tensor has another layout.
 #
 # The storage itself knows only bytes.
 
@@ -157,7 +159,7 @@ print(y)
 # %% [markdown]
 # Start at position 3, take every second element: offset 3, stride 2.
 # No number was moved.
-# The three facts are in fact *all* there is: with them you can rebuild the slice from `x` by hand.
+# Offset, size and stride are all there is: with them you can rebuild the slice from `x` by hand.
 
 # %% objective="tensors.storage"
 print(x.as_strided(size=(3,), stride=(2,), storage_offset=3))
@@ -168,7 +170,7 @@ show_storage(x, y, names=["x", "x[3:8:2]"])
 #
 # `batch[1, 2, 3]` lies at `0 + 1*12 + 2*4 + 3*1 = 23`. The slice's last element `y[2]` lies at `3 + 2*2 = 7`.
 
-# %% objective="tensors.strides"
+# %% objective="tensors.storage"
 print(batch[1, 2, 3], "at", 0 + 1 * 12 + 2 * 4 + 3 * 1)
 print(y[2], "at", 3 + 2 * 2)
 
@@ -177,7 +179,7 @@ print(y[2], "at", 3 + 2 * 2)
 # The rule also tells which requests are impossible.
 # Three rows of stride 3 need positions 0 to 8, and six numbers end at 5:
 
-# %% tags=["raises-exception"] objective="tensors.strides"
+# %% tags=["raises-exception"] objective="tensors.storage"
 torch.arange(6).as_strided(size=(3, 3), stride=(3, 1))
 
 # %% [markdown]
@@ -272,8 +274,8 @@ columns = torch.arange(12).view(3, 4).t()
 show_storage(columns, names=["a transpose"])
 
 # %% [markdown]
-# The result is *usually* not contiguous.
-# Usually: a dimension of size 1 is never stepped along, so its stride does not count.
+# A transpose is *usually* not contiguous.
+# But a dimension of size 1 is never stepped along, so its stride does not count.
 # This transpose is still in row-major order:
 
 # %% objective="tensors.contiguity"
@@ -315,7 +317,7 @@ print("batch.mT", tuple(batch.mT.shape), " permute", tuple(batch.permute(2, 0, 1
 #
 # How do you find out whether something *is* a view?
 # Equal values prove nothing.
-# Neither do addresses: `data_ptr()` tells where the *first element* lies.
+# Nor does `data_ptr()`, the address of the *first element*:
 
 # %% objective="tensors.views"
 x = torch.arange(12)
@@ -390,7 +392,7 @@ t.view(12)
 # No single stride says that.
 #
 # "So a non-contiguous tensor has no `view`?"
-# Many tutorials say so, and it is too strict.
+# You can read that in many places, and it is too strict.
 # Only *merging* dimensions is delicate.
 # Splitting one always works:
 
@@ -446,7 +448,7 @@ print("contiguous:", evens.is_contiguous(), " and the write arrived:", evens.tol
 # %% [markdown]
 # Not contiguous, and yet no copy: this is the case that people get wrong.
 #
-# To tell beforehand which of the two it will be is what reviews of attention code turn on.
+# Can you tell which of the two it will be, before it runs?
 #
 # {{exercise reshape_copies}}
 
@@ -480,15 +482,11 @@ print(tuple(targets.size()), targets.stride())
 print("reshape(-1) copies:", passing(reshape_copies)(targets, (-1,)))
 
 # %% [markdown]
-# They cannot: 5 is not 4 · 1, a gap lies between the rows.
-# Many a training script has stopped at `targets.view(-1)`.
+# They cannot: 5 is not 4 · 1, because a gap lies between the rows.
+# Here `reshape` is what you want, since the targets are only read.
 #
-# <div class="alert alert-warning">
-#
-# **Classic mistake: "use .reshape instead".**
-# `view` raised, the message named `reshape`, the error went away, and so did the writes.
-#
-# </div>
+# > **Classic mistake: "use .reshape instead".**
+# > `view` raised, the message named `reshape`, the error went away, and so did the writes.
 
 # %% objective="tensors.aliasing"
 x = torch.ones(2, 3)
@@ -670,7 +668,7 @@ print("wanted", odds[:2].tolist(), " got", odds.as_strided((2,), (1,)).tolist())
 
 # %% [markdown]
 # The offset 1 was kept, the stride of 2 was not.
-# Whoever uses `as_strided` has to build upon the strides of the tensor that came in.
+# So build new strides from those of the tensor that you were given.
 #
 # Two windows over the same signal overlap; stored once, their numbers can be read twice.
 # That is what strides can do and a list of slices cannot.
@@ -718,8 +716,7 @@ print("head 0:", wrong[0, 0].tolist())
 # It got everything of token 0 and half of token 1.
 # The shape is right and the content is wrong, so nothing ever raises.
 #
-# `view` re-reads the storage in order; it never moves a dimension past another.
-# To split, divide the dimension where it stands, then bring it to its place.
+# `view` re-reads the elements in order. It never moves a dimension past another, and here one has to move.
 #
 # {{exercise split_heads}}
 
@@ -749,13 +746,9 @@ print("token 0 was   ", batch[0, 0].tolist())
 print("token 0 is now", heads.reshape(2, 3, 4)[0, 0].tolist())
 
 # %% [markdown]
-# <div class="alert alert-warning">
-#
-# **Classic mistake: reshaping heads away.**
-# The result has the right shape, and each of its tokens is stitched together from several.
-# No error and no check of shapes will find it; a tensor that counts upwards does.
-#
-# </div>
+# > **Classic mistake: reshaping heads away.**
+# > The result has the right shape, and each of its tokens is stitched together from several.
+# > No error and no check of shapes will find it; a tensor that counts upwards does.
 #
 # {{exercise merge_heads}}
 
@@ -948,13 +941,9 @@ print("guess", guess.flatten().tolist(), " loss", loss)
 print(*warnings_of(lambda: print(F.mse_loss(prediction, target))))
 
 # %% [markdown]
-# <div class="alert alert-warning">
-#
-# **Classic mistake: taking the mean to be rid of a shape.**
-# `.mean()` turns the `(n, n)` table into one number and hides the evidence.
-# A loss that is not 0 for perfect predictions is the symptom to look for.
-#
-# </div>
+# > **Classic mistake: taking the mean to be rid of a shape.**
+# > `.mean()` turns the `(n, n)` table into one number and hides the evidence.
+# > A loss that is not 0 for perfect predictions is the symptom to look for.
 #
 # {{exercise mean_squared_error}}
 
@@ -1024,13 +1013,9 @@ print(grid.sum())
 print(grid, row, sep="\n")
 
 # %% [markdown]
-# <div class="alert alert-warning">
-#
-# **Classic mistake: writing one element of an expanded tensor.**
-# One write, a whole column, and the row that it came from: no error, no warning.
-# The guard looks for overlap *within the part that is written*, and one element does not overlap with itself.
-#
-# </div>
+# > **Classic mistake: writing one element of an expanded tensor.**
+# > One write, a whole column, and the row that it came from: no error, no warning.
+# > The guard looks for overlap *within the part that is written*, and one element does not overlap with itself.
 #
 # Now you need exactly such a table: every row the same, except for the diagonal.
 #
@@ -1309,11 +1294,15 @@ print("same object:", moved is model, " weight:", model.weight.device)
 # So `model.to(device)` alone is enough, and `batch.to(device)` alone does nothing.
 # Forget it, and the first operation that meets both devices raises:
 
-# %% tags=["raises-exception"] objective="tensors.devices"
-F.linear(torch.ones(1, 3), model.weight, model.bias)
+# %% objective="tensors.devices"
+try:
+    model(torch.ones(1, 3))
+except RuntimeError as refusal:
+    print(refusal)
 
 # %% [markdown]
-# The wording differs between devices and operators; the cause is the same.
+# The input is on the CPU and the weight on `meta`.
+# The wording differs between devices and operators.
 # With CUDA it usually begins with "Expected all tensors to be on the same device" and names `cuda:0` and `cpu`.
 # (Without a GPU we can't show it.)
 #
@@ -1331,8 +1320,13 @@ F.linear(torch.ones(1, 3), model.weight, model.bias)
 F.embedding(torch.tensor([1, 2]), torch.empty(5, 4, device="meta")).device
 
 # %% [markdown]
-# Back from `meta` there is no way, since there are no numbers to bring.
-# And the way from the CPU to the CPU?
+# And there is no way back: `meta` has no numbers to bring.
+
+# %% tags=["raises-exception"] objective="tensors.devices"
+torch.ones(2, device="meta").cpu()
+
+# %% [markdown]
+# The way back from a GPU is a copy. And the way from the CPU to the CPU?
 
 # %% objective="tensors.aliasing"
 x = torch.ones(3)
@@ -1346,13 +1340,14 @@ print(x, " same object:", y is x)
 # Code that writes into the result behaves differently on the two machines, unless you ask for a copy:
 
 # %% objective="tensors.devices"
-print(x.to("cpu") is x, x.to(torch.float32) is x, x.to("cpu", copy=True) is x)
+print("to:", x.to("cpu") is x, x.to(torch.float32) is x, x.to("cpu", non_blocking=True) is x)
+print("copy=True:", x.to("cpu", copy=True) is x)
 
 # %% [markdown]
 # ### What a move would do on a GPU
 #
 # A small recorder lets you watch moves to CUDA without having it.
-# Each one is logged, and sent to `meta` instead.
+# While it is on, PyTorch hands it each call; it prints the moves, and sends them to `meta` instead.
 
 # %% objective="tensors.devices"
 class MoveLog(TorchFunctionMode):
@@ -1400,22 +1395,18 @@ for line in torch.Tensor.cuda.__doc__.splitlines():
 torch.randn(2, 2).is_pinned()
 
 # %% [markdown]
-# <div class="alert alert-info">
-#
-# **Said here, not shown.**
-# This notebook uses no GPU, so the following comes from PyTorch's documentation, without numbers.
-#
-# - From ordinary memory, `x.to("cuda", non_blocking=True)` still waits while the data is staged.
-#   Pin in the data loader (notebook 04): `pin_memory()` in the training loop is itself a copy.
-# - From the GPU, `cpu()` waits for the work that the result depends on, because the CPU is about to read it.
-#   So does `loss.item()`, in every step that calls it.
-# - `x.to("cpu", non_blocking=True)` from a GPU may return *before* the numbers are there.
-#   Call `torch.cuda.synchronize()` before you read them.
-# - A copy within one GPU is queued like any other work there, and the CPU goes on.
-# - A copy from one GPU to another is direct where `torch.cuda.can_device_access_peer` says so.
-#   Elsewhere it passes through the host.
-#
-# </div>
+# > **Said here, not shown.**
+# > This notebook uses no GPU, so the following comes from PyTorch's documentation, without numbers.
+# >
+# > - From ordinary memory, `x.to("cuda", non_blocking=True)` still waits while the data is staged.
+# >   Pin in the data loader (notebook 04): `pin_memory()` in the training loop is itself a copy.
+# > - From the GPU, `cpu()` waits for the work that the result depends on, because the CPU is about to read it.
+# >   So does `loss.item()`, in every step that calls it.
+# > - `x.to("cpu", non_blocking=True)` from a GPU may return *before* the numbers are there.
+# >   Call `torch.cuda.synchronize()` before you read them.
+# > - A copy within one GPU is queued like any other work there, and the CPU goes on.
+# > - A copy from one GPU to another is direct where `torch.cuda.can_device_access_peer` says so.
+# >   Elsewhere it passes through the host.
 
 # %% [markdown]
 # A batch is seldom one tensor.
@@ -1484,13 +1475,9 @@ array[0] = 42
 print(weight[0].item(), " version:", weight._version)
 
 # %% [markdown]
-# <div class="alert alert-warning">
-#
-# **Classic mistake: plotting code that changes the model.**
-# `weight.detach().cpu().numpy()` is the weight itself, and scaling the array for a plot scales the weight.
-# NumPy knows nothing of version counters: it still says 0, and autograd can't notice.
-#
-# </div>
+# > **Classic mistake: plotting code that changes the model.**
+# > `weight.detach().cpu().numpy()` is the weight itself, and scaling the array for a plot scales the weight.
+# > NumPy knows nothing of version counters: it still says 0, and autograd can't notice.
 #
 # The second gate: NumPy has no `bfloat16`.
 
@@ -1582,7 +1569,7 @@ for kind, results in answers.items():
 # - `view` shares or raises. `reshape` shares or copies. `contiguous` copies or returns its input.
 # - A dimension that is repeated has stride 0. Reading it is free, writing through it is a mistake.
 # - A list or a mask reads a copy. Only the last brackets of an assignment write.
-# - A file holds storages. A move that is not needed is an alias. So is NumPy.
+# - A file holds storages. A move that is not needed is an alias, and so is an array from `numpy()`.
 
 # %% [markdown]
 # ## Can you ...?

@@ -36,7 +36,10 @@ def solved(name: str) -> NotebookNode:
 
 def half_solved(name: str) -> NotebookNode:
     """Of three exercises in a row one is right, one holds a misconception, one is untouched; predictions likewise."""
-    notebook, answers = untouched(name), {c.metadata.exercise: c.source for c in solved(name).cells if "exercise" in c.metadata}
+    notebook, answers = (
+        untouched(name),
+        {c.metadata.exercise: c.source for c in solved(name).cells if "exercise" in c.metadata},
+    )
     for position, cell in enumerate(c for c in notebook.cells if "exercise" in c.metadata):
         exercise = exercises.exercise(cell.metadata.exercise)
         if position % 3 == 0:
@@ -51,12 +54,16 @@ def half_solved(name: str) -> NotebookNode:
 STATES = {"untouched": untouched, "half solved": half_solved, "solved": solved}
 
 
-def run(notebook: NotebookNode, cwd: Path, *, strict: bool = False, allow_errors: bool = False) -> NotebookNode:
+def run(
+    notebook: NotebookNode, cwd: Path, *, strict: bool = False, allow_errors: bool = False
+) -> NotebookNode:
     """Execute a copy of `notebook` in a fresh kernel that has no network; the copy with its new outputs."""
     copy = nbformat.from_dict(notebook)
     copy.cells.insert(0, nbformat.v4.new_code_cell(NO_NETWORK))
     environment = {**os.environ, "COURSE_LIB_STRICT": "1" if strict else "", "PYTHONPATH": str(ROOT)}
-    client = NotebookClient(copy, timeout=300, allow_errors=allow_errors, resources={"metadata": {"path": str(cwd)}})
+    client = NotebookClient(
+        copy, timeout=300, allow_errors=allow_errors, resources={"metadata": {"path": str(cwd)}}
+    )
     client.execute(env=environment)
     del copy.cells[0]
     return copy

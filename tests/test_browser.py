@@ -28,7 +28,9 @@ playwright = pytest.importorskip("playwright.sync_api", reason="playwright is no
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = [
     pytest.mark.browser,
-    pytest.mark.skipif(BROWSER is None, reason="no Chromium found; install the package chromium to run these tests"),
+    pytest.mark.skipif(
+        BROWSER is None, reason="no Chromium found; install the package chromium to run these tests"
+    ),
 ]
 
 FLAGS = [
@@ -36,18 +38,23 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 KERNEL_READY = """() => {
-    const panel = window.jupyterapp?.shell.currentWidget, session = panel?.sessionContext, kernel = session?.session?.kernel;
+    const panel = window.jupyterapp?.shell.currentWidget, session = panel?.sessionContext;
+    const kernel = session?.session?.kernel;
     return session?.isReady && kernel?.connectionStatus == "connected" && kernel?.status == "idle"; }"""
 OUTPUT_ERRORS = """() => [...window.jupyterapp.shell.currentWidget.content.model.cells].flatMap(cell => {
     const json = cell.toJSON(), expected = (json.metadata.tags || []).includes("raises-exception");
-    return expected ? [] : (json.outputs || []).filter(o => o.output_type == "error").map(o => o.ename + ": " + json.source); })"""
+    const errors = (json.outputs || []).filter(output => output.output_type == "error");
+    return expected ? [] : errors.map(error => error.ename + ": " + json.source); })"""
 ALL_EXECUTED = """() => [...window.jupyterapp.shell.currentWidget.content.model.cells]
     .every(cell => cell.type != "code" || cell.toJSON().execution_count)"""
 
 
 def _settings(folder: Path) -> Path:
     """No news, and every cell in the page, so that tests can find it."""
-    written = {"@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False}, "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"}}
+    written = {
+        "@jupyterlab/apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+        "@jupyterlab/notebook-extension/tracker": {"windowingMode": "none"},
+    }
     for name, values in written.items():
         path = folder / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True)
@@ -67,9 +74,20 @@ class Lab:
             "COURSE_LIB_PROGRESS": str(scratch / "progress.sqlite"),
             "PYTHONPATH": str(ROOT),
         }
-        command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--LabApp.expose_app_in_browser=True"]
+        command = [
+            sys.executable,
+            "-m",
+            "jupyterlab",
+            "--no-browser",
+            "--allow-root",
+            "--LabApp.expose_app_in_browser=True",
+        ]
         self.process = subprocess.Popen(
-            [*command, f"--ServerApp.root_dir={folder}"], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+            [*command, f"--ServerApp.root_dir={folder}"],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         self.url, self.token = self._address()
 
@@ -174,7 +192,11 @@ def test_a_learner_solves_an_exercise(theme, browser, lab, pictures):
     exercise = exercises.exercise("same_storage")
     mistake = exercise.misconceptions[1]
 
-    imports, answer, check = notebook.cell("from course_lib import"), notebook.cell("def same_storage"), notebook.cell("check(same_storage)")
+    imports, answer, check = (
+        notebook.cell("from course_lib import"),
+        notebook.cell("def same_storage"),
+        notebook.cell("check(same_storage)"),
+    )
     notebook.run(imports, "")
     notebook.run(notebook.cell("batch = torch.arange(24)"), "tensor")
     notebook.picture("storage", notebook.run(notebook.cell('names=["batch"]'), "storage A"))
@@ -213,7 +235,10 @@ def test_the_explorer_answers_its_sliders(theme, browser, lab, pictures):
     playwright.expect(explorer).to_contain_text("x.as_strided(")
     notebook.picture("explorer", explorer)
     sliders = explorer.locator(".noUi-handle:visible")
-    for slider, key in ((sliders.first, "ArrowLeft"), (sliders.last, "ArrowRight")):  # size[0] down, offset up
+    for slider, key in (
+        (sliders.first, "ArrowLeft"),
+        (sliders.last, "ArrowRight"),
+    ):  # size[0] down, offset up
         before = code_line(explorer)
         slider.focus()
         notebook.page.keyboard.press(key)

@@ -160,6 +160,7 @@ def test_jupyterlab_serves_the_first_notebook_though_the_port_is_taken(course):
     assert f":{port}/" not in address
     assert "/lab/tree/00_first.ipynb?token=" in address
     assert '"treePath": "00_first.ipynb"' in page
+    assert '"news": {"disabled": true}' in page, "a learner is not asked about news, nor is the network"
     assert (course / "workbook" / "00_first.ipynb").exists()
     assert not (course / ".venv").exists(), "the active environment was used"
 
@@ -206,6 +207,14 @@ def test_test_runs_pytest_with_its_arguments_and_passes_its_exit_code_on(course)
     outcome = run(course, "test", "-q", "-k", "not another", OMP_NUM_THREADS="5")
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
     assert "1 failed, 1 passed, 1 deselected" in outcome.stdout
+
+
+def test_test_sets_up_what_the_tests_need(monkeypatch):
+    asked = []
+    monkeypatch.setattr(environment, "prepare", lambda extras=(): asked.append(extras) or Path("python"))
+    monkeypatch.setattr(environment, "hand_over", lambda command, env, folder: 0)
+    assert cli.main(["test"]) == 0
+    assert asked == [("test",)]
 
 
 # Commands that need the environment
@@ -280,11 +289,12 @@ def test_reset_says_where_the_copy_is_and_records_it(unprepared):
     workbook_copy.write_bytes((unprepared / "notebooks" / "00_first.ipynb").read_bytes())
     progress = Progress(default_path())
     progress.record_attempt("double", "hash", "passed")
+    assert progress.state("double") == "passed"
     outcome = run(unprepared, "reset", "double")
     assert outcome.returncode == 0, outcome.stderr
     kept = next((unprepared / "workbook" / "backups").iterdir())
     assert f"workbook/backups/{kept.name}" in outcome.stdout
-    assert progress.attempts("double") == 0
+    assert progress.state("double") != "passed"
 
 
 def test_doctor_before_the_environment_exists(unprepared):

@@ -145,8 +145,9 @@ def test_what_is_missing_is_named_with_what_is_installed(here):
 
 def test_a_local_build_of_a_version_satisfies(here, monkeypatch):
     (here / "requirements.txt").write_text("torch>=2.6,<2.14\n")
-    monkeypatch.setattr(environment.metadata, "version", lambda name: "2.13.0+cpu")
-    assert environment.satisfied()
+    for version in ("2.13.0+cpu", "2.13.0a0+git1234"):
+        monkeypatch.setattr(environment.metadata, "version", lambda name, version=version: version)
+        assert environment.satisfied()
     monkeypatch.setattr(environment.metadata, "version", lambda name: "2.14.0")
     assert not environment.satisfied()
 
@@ -207,7 +208,7 @@ def test_an_old_python_can_read_what_refuses_it(name):
 
 
 def test_first_start_second_start_and_changed_requirements(course, wheels):
-    first = run(course, "start", "--port=1234", **offline(wheels))
+    first = run(course, "start", "--port=1234", PIP_USER="1", **offline(wheels))
     assert first.returncode == 0, first.stderr
     assert "[1/2]" in first.stdout
     assert "[2/2]" in first.stdout
@@ -242,12 +243,14 @@ def test_first_start_second_start_and_changed_requirements(course, wheels):
 def test_an_interrupted_setup_is_taken_up_again(here, monkeypatch, capsys):
     inside = pretend_venv(here, Stamp())
     (inside / "half a package").write_text("cut sho")
+    (here / "course_lib.egg-info").mkdir()
     monkeypatch.setattr(environment, "_create_empty", lambda: pretend_venv(here, Stamp()))
     monkeypatch.setattr(environment, "_install", lambda extras: None)
     monkeypatch.setattr(environment, "satisfied", lambda extras: False)
     assert environment.prepare(["test"]) == inside / "bin" / "python"
     assert "An earlier set-up did not finish" in capsys.readouterr().out
     assert not (inside / "half a package").exists()
+    assert not (here / "course_lib.egg-info").exists()
     assert environment.read_stamp() == Stamp(environment.fingerprint(), ("test",))
 
 
@@ -255,6 +258,16 @@ def test_an_environment_without_the_extras_is_not_ready_for_them(here):
     pretend_venv(here, Stamp(environment.fingerprint(), ()), python="exit 0")
     assert environment.venv_ready()
     assert not environment.venv_ready(["test"])
+
+
+def test_an_update_keeps_the_extras(here, monkeypatch):
+    pretend_venv(here, Stamp("an earlier one", ("test",)), python="exit 0")
+    installed = []
+    monkeypatch.setattr(environment, "_install", installed.append)
+    monkeypatch.setattr(environment, "satisfied", lambda extras: False)
+    environment.prepare()
+    assert installed == [("test",)]
+    assert environment.read_stamp() == Stamp(environment.fingerprint(), ("test",))
 
 
 def test_a_stamp_that_was_cut_short_is_an_unfinished_environment(here):
@@ -297,6 +310,22 @@ def test_ctrl_c_clears_away_what_was_begun(course):
     assert "interrupted" in output
     assert "course_lib/" not in output, "no traceback of ours"
     assert not (course / ".venv").exists()
+
+
+def test_ctrl_c_does_not_leave_pip_running(here, monkeypatch):
+    script = "import os, sys, time; print(os.getpid(), file=sys.stderr, flush=True); time.sleep(600)"
+    heard = []
+
+    def interrupt(line):
+        heard.append(int(line))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(environment, "SECONDS_TO_END", 0)
+    monkeypatch.setattr(environment, "_pass_on", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        environment._run_pip([sys.executable, "-c", script])
+    with pytest.raises(OSError, match="No such process"):
+        os.kill(heard[0], 0)
 
 
 def test_no_space_to_begin_with(here, monkeypatch):

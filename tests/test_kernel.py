@@ -25,7 +25,14 @@ class Kernel:
 
     def run(self, code: str, cell: str = "", deleted: tuple[str, ...] = (), history: bool = True) -> str:
         """Execute a cell; its output as text, or the name of the error."""
-        content = dict(code=code, silent=False, store_history=history, user_expressions={}, allow_stdin=False, stop_on_error=True)
+        content = {
+            "code": code,
+            "silent": False,
+            "store_history": history,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": True,
+        }
         message = self.client.session.msg("execute_request", content)
         message["metadata"] = {"cellId": cell or None, "deletedCells": list(deleted)}
         self.client.shell_channel.send(message)
@@ -49,7 +56,12 @@ class Kernel:
 
 
 def start(tmp_path: Path, **environment: str) -> tuple:
-    env = {**os.environ, "COURSE_LIB_PROGRESS": str(tmp_path / "progress.sqlite"), "PYTHONPATH": str(ROOT), **environment}
+    env = {
+        **os.environ,
+        "COURSE_LIB_PROGRESS": str(tmp_path / "progress.sqlite"),
+        "PYTHONPATH": str(ROOT),
+        **environment,
+    }
     return start_new_kernel(kernel_name="python3", env=env, cwd=str(tmp_path))
 
 
@@ -66,7 +78,8 @@ def shared(tmp_path_factory) -> Iterator[Kernel]:
 @pytest.fixture
 def kernel(shared) -> Kernel:
     """The shared kernel with an empty notebook and fresh progress."""
-    shared.run("from course_lib import kernel as _k, session as _s; _k._cells.clear(); _s.store().record_reset('count_elements')")
+    shared.run("from course_lib import kernel as _k, session as _s\n_k._cells.clear()")
+    shared.run("_s.store().record_reset('count_elements')")
     shared.run(IMPORTS, "imports")
     return shared
 

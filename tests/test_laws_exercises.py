@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ ALTERNATIVES = [(e, a) for e in ALL for a in e.alternatives]
 
 def over(pairs: list[tuple[Exercise, object]]):
     names = [f"{e.name}-{getattr(x, 'name', getattr(x, '__name__', x))}" for e, x in pairs]
-    return pytest.mark.parametrize("exercise, item", pairs, ids=names)
+    return pytest.mark.parametrize(("exercise", "item"), pairs, ids=names)
 
 
 each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda e: e.name)
@@ -66,7 +67,7 @@ def test_alternatives_pass(exercise, item):
 def test_noise_costs_nothing(exercise):
     def noisy(*args, **kwargs):
         print("debugging", args)
-        warnings.warn("a warning")
+        warnings.warn("a warning", stacklevel=2)
         return exercise.reference(*args, **kwargs)
 
     report = judge_live(exercise, noisy)
@@ -128,7 +129,10 @@ WITH_MATRICES = [e for e in ALL if takes(e, lambda tensor: tensor.dim() >= 2)]
 
 @pytest.mark.parametrize("exercise", WITH_TENSORS, ids=lambda e: e.name)
 def test_right_only_for_contiguous_inputs_fails(exercise):
-    assert judge_live(exercise, right_only_if(exercise, torch.Tensor.is_contiguous)).verdict is not Verdict.PASSED
+    assert (
+        judge_live(exercise, right_only_if(exercise, torch.Tensor.is_contiguous)).verdict
+        is not Verdict.PASSED
+    )
 
 
 @pytest.mark.parametrize("exercise", WITH_MATRICES, ids=lambda e: e.name)
@@ -193,10 +197,22 @@ def test_a_check_leaves_the_process_as_it_found_it(exercise):
     torch.set_default_dtype(torch.float64)
     torch.set_grad_enabled(False)
     try:
-        before = global_state(), torch.get_rng_state(), random.getstate(), str(np.random.get_state()), list(warnings.filters)
+        before = (
+            global_state(),
+            torch.get_rng_state(),
+            random.getstate(),
+            str(np.random.get_state()),
+            list(warnings.filters),
+        )
         for function in (exercise.reference, *(m.answer for m in exercise.misconceptions)):
             judge(exercise, answer_from(exercise, function))
-        after = global_state(), torch.get_rng_state(), random.getstate(), str(np.random.get_state()), list(warnings.filters)
+        after = (
+            global_state(),
+            torch.get_rng_state(),
+            random.getstate(),
+            str(np.random.get_state()),
+            list(warnings.filters),
+        )
         assert torch.equal(before[1], after[1])
         assert before[0] == after[0] and before[2:] == after[2:]
     finally:
@@ -225,11 +241,9 @@ def test_a_forbidden_call_is_found_under_another_name(exercise, item):
     from course_lib.checking.rules import CallTracer, label
 
     call = item.zeros if hasattr(item, "zeros") else item
-    with CallTracer(exercise.forbids) as tracer:
-        try:
-            call((1,))
-        except (TypeError, AttributeError, RuntimeError):
-            pass  # it ran, that is what counts
+    refused = suppress(TypeError, AttributeError, RuntimeError)  # that it ran is what counts
+    with CallTracer(exercise.forbids) as tracer, refused:
+        call((1,))
     assert label(item) in tracer.seen
 
 
@@ -237,7 +251,11 @@ def test_a_forbidden_call_is_found_under_another_name(exercise, item):
 def test_a_forbidden_name_is_found_in_the_source(exercise, item):
     cells = cells_for(exercise, exercise.reference)
     name = item.__name__
-    inside = f"    if False:\n        import {name}\n" if hasattr(item, "zeros") else f"    if False:\n        x.{name}()\n"
+    inside = (
+        f"    if False:\n        import {name}\n"
+        if hasattr(item, "zeros")
+        else f"    if False:\n        x.{name}()\n"
+    )
     header, body = cells[1].split("\n", 1)
     report = judge(exercise, find_answer([cells[0], f"{header}\n{inside}{body}"], exercise.name))
     assert report.verdict is Verdict.FAILED, report

@@ -33,7 +33,9 @@ def prose_cells(notebook):
 def test_notebooks_are_what_the_source_builds(name):
     source = ROOT / "solutions" / f"{name}.py"
     stored = ROOT / "notebooks" / f"{name}.ipynb"
-    assert authoring.to_text(authoring.learner_notebook(source)) == stored.read_text(encoding="utf-8"), "build again"
+    assert authoring.to_text(authoring.learner_notebook(source)) == stored.read_text(encoding="utf-8"), (
+        "build again"
+    )
 
 
 @each_notebook
@@ -74,12 +76,28 @@ def test_strict_mode_raises_where_something_is_not_passed(name, tmp_path):
     asked = exercises.exercises_of(name) + exercises.questions_of(name)
     failed = errors(done)
     assert len(failed) == len(asked)
-    assert {output.ename for cell in failed for output in cell.outputs if output.output_type == "error"} == {"CheckFailed"}
+    assert {output.ename for cell in failed for output in cell.outputs if output.output_type == "error"} == {
+        "CheckFailed"
+    }
 
 
 def nbval(*arguments: str, strict: bool) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-sanitize-with", "tests/sanitize.cfg"]
-    environment = {**os.environ, "COURSE_LIB_STRICT": "1" if strict else "", "PYTHONHASHSEED": "0", "PYTHONPATH": str(ROOT)}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--nbval-sanitize-with",
+        "tests/sanitize.cfg",
+    ]
+    environment = {
+        **os.environ,
+        "COURSE_LIB_STRICT": "1" if strict else "",
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": str(ROOT),
+    }
     return subprocess.run([*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
 
 
@@ -136,8 +154,14 @@ def test_a_solved_notebook_passes_the_command_line(name):
 def telling_lines(exercise) -> list[str]:
     """Lines of the solution that would give it away: not a bare loop header or a one-word return."""
     tree = ast.parse(solution_source(exercise))
-    statements = [node for node in ast.walk(tree) if isinstance(node, (ast.Return, ast.Assign, ast.AugAssign, ast.Expr))]
-    texts = [ast.unparse(n) for n in statements if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))]
+    statements = [
+        node for node in ast.walk(tree) if isinstance(node, (ast.Return, ast.Assign, ast.AugAssign, ast.Expr))
+    ]
+    texts = [
+        ast.unparse(n)
+        for n in statements
+        if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
+    ]
     return [text for text in texts if len(text) > 15]
 
 
@@ -157,7 +181,9 @@ def test_no_solution_survives_in_a_learners_notebook(name):
         for line in telling_lines(exercise):
             assert line not in text, (exercise.name, line)
     assert text.count("raise NotImplementedError") >= len(exercises.exercises_of(name))
-    assert len(re.findall(r'^predict\("\w+", \.\.\.\)$', text, re.MULTILINE)) == len(exercises.questions_of(name))
+    assert len(re.findall(r'^predict\("\w+", \.\.\.\)$', text, re.MULTILINE)) == len(
+        exercises.questions_of(name)
+    )
 
 
 # ---- coverage ----------------------------------------------------------------------------------------------------
@@ -188,7 +214,9 @@ def test_code_comes_in_small_pieces_with_prose_between(name):
     notebook = untouched(name)
     kinds = "".join("c" if cell.cell_type == "code" else "m" for cell in notebook.cells)
     assert "cccc" not in kinds
-    lengths = sorted(len(cell.source.splitlines()) for cell in code_cells(notebook) if "exercise" not in cell.metadata)
+    lengths = sorted(
+        len(cell.source.splitlines()) for cell in code_cells(notebook) if "exercise" not in cell.metadata
+    )
     assert lengths[len(lengths) // 2] <= 6 and lengths[int(len(lengths) * 0.9)] <= 12
 
 
@@ -196,7 +224,10 @@ def test_code_comes_in_small_pieces_with_prose_between(name):
 def test_links_images_and_anchors_resolve(name):
     notebook = untouched(name)
     text = "\n".join(cell.source for cell in prose_cells(notebook))
-    headings = {re.sub(r"[^\w\- ]", "", h).strip().replace(" ", "-") for h in re.findall(r"^#+ (.+)$", text, re.MULTILINE)}
+    headings = {
+        re.sub(r"[^\w\- ]", "", h).strip().replace(" ", "-")
+        for h in re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    }
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if target.startswith("#"):
             assert target[1:] in headings, target

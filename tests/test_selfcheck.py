@@ -25,7 +25,11 @@ def grade(path, capsys) -> tuple[int, dict]:
     return code, json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize("state, code", [(solved, 0), (half_solved, 1), (untouched, 1)], ids=["solved", "half solved", "untouched"])
+@pytest.mark.parametrize(
+    ("state", "code"),
+    [(solved, 0), (half_solved, 1), (untouched, 1)],
+    ids=["solved", "half solved", "untouched"],
+)
 def test_exit_codes(state, code, tmp_path, capsys):
     assert grade(save(tmp_path, state("01_tensors"), "01_tensors.ipynb"), capsys)[0] == code
 
@@ -81,19 +85,44 @@ def test_predictions_are_read_from_the_source(call, verdict, tmp_path, capsys):
 def test_a_notebook_is_known_by_metadata_by_name_or_by_content(tmp_path, capsys):
     stub = new_code_cell("def flat_index(): pass")
     by_metadata = new_notebook(metadata={"course_lib": {"notebook": "01_tensors"}})
-    for notebook, name in ((by_metadata, "a.ipynb"), (new_notebook(), "01_tensors (copy).ipynb"), (new_notebook(cells=[stub]), "b.ipynb")):
+    for notebook, name in (
+        (by_metadata, "a.ipynb"),
+        (new_notebook(), "01_tensors (copy).ipynb"),
+        (new_notebook(cells=[stub]), "b.ipynb"),
+    ):
         assert grade(save(tmp_path, notebook, name), capsys)[1]["notebook"] == "01_tensors"
 
 
 def test_old_formats_and_byte_order_marks_are_read(tmp_path, capsys):
     source = "def count_elements(shape):\r\n    return 0"
-    old = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": [{"cell_type": "code", "language": "python", "input": source, "outputs": [], "metadata": {}}]}]}
+    old = {
+        "nbformat": 3,
+        "nbformat_minor": 0,
+        "metadata": {},
+        "worksheets": [
+            {
+                "cells": [
+                    {
+                        "cell_type": "code",
+                        "language": "python",
+                        "input": source,
+                        "outputs": [],
+                        "metadata": {},
+                    }
+                ]
+            }
+        ],
+    }
     path = tmp_path / "old.ipynb"
     path.write_text("\ufeff" + json.dumps(old), encoding="utf-8")
     assert grade(path, capsys)[1]["notebook"] == NAME
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"cells": 3}', json.dumps(new_notebook())], ids=["empty", "truncated", "a list", "no cells", "foreign"])
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", '{"cells": 3}', json.dumps(new_notebook())],
+    ids=["empty", "truncated", "a list", "no cells", "foreign"],
+)
 def test_what_cannot_be_judged_exits_with_2_and_says_why(content, tmp_path, capsys):
     path = tmp_path / "broken.ipynb"
     path.write_text(content)

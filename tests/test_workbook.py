@@ -157,6 +157,13 @@ def test_what_was_put_beside_is_replaced_by_a_newer_one_unless_the_learner_works
     assert "01_one.new-2.ipynb" in lines[0]
 
 
+def test_a_changed_copy_with_nothing_newer_is_not_mentioned(here, mine):
+    write(mine, lesson(answer=ANSWER))
+    before = everything(here)
+    assert deliver() == []
+    assert everything(here) == before
+
+
 def test_what_was_put_beside_and_deleted_does_not_come_back(here, mine):
     write(mine, lesson(answer=ANSWER))
     publish(here, lesson("# Second"))
@@ -211,6 +218,19 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_other(here, mine, monkeyp
     assert "No space left" in raised.value.why
     assert mine.read_bytes() == before
     assert sorted(path.name for path in mine.parent.iterdir()) == [".delivered.json", "01_one.ipynb"]
+
+
+def test_a_file_is_replaced_in_one_step(here, mine, monkeypatch):
+    publish(here, lesson("# Second"))
+    before = mine.read_bytes()
+
+    def killed(source, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        deliver()
+    assert mine.read_bytes() == before
 
 
 def test_a_course_without_notebooks_says_so(here):
@@ -283,6 +303,16 @@ def test_resetting_puts_a_deleted_cell_back_before_its_check(mine):
     assert sources(mine) == ["# One", STUB, "check(double)", "1 + 1"]
 
 
+def test_resetting_prefers_the_exercise_to_a_demonstration_of_the_same_name(here, mine):
+    demonstration = "def double(x):\n    return 2 * x"
+    write(here / "notebooks" / "00_zero.ipynb", notebook(cell(demonstration)))
+    deliver()
+    write(mine, lesson(answer=ANSWER))
+    reset("double")
+    assert sources(mine)[1] == STUB
+    assert sources(here / "workbook" / "00_zero.ipynb") == [demonstration]
+
+
 def test_resetting_names_other_cells_that_hold_the_answer(mine):
     write(mine, notebook(cell(ANSWER), cell(ANSWER, exercise="double"), cell("check(double)")))
     assert "cell 1" in reset("double").message
@@ -291,6 +321,7 @@ def test_resetting_names_other_cells_that_hold_the_answer(mine):
 
 def test_resetting_a_notebook_keeps_a_copy(here, mine):
     write(mine, lesson("# My own title", ANSWER))
+    publish(here, lesson("# Newer"))
     before = mine.read_bytes()
     done = reset("01_one")
     assert done.exercises == ("double",)

@@ -13,6 +13,18 @@ from course_lib.checking.trial import case
 from course_lib.checking.verdict import Facet, Report, Verdict
 
 __all__ = [
-    "Answer", "Exercise", "Facet", "Misconception", "Question", "Report", "Spy", "Verdict",
-    "case", "find_answer", "is_stub", "judge", "judge_callable", "observe",
+    "Answer",
+    "Exercise",
+    "Facet",
+    "Misconception",
+    "Question",
+    "Report",
+    "Spy",
+    "Verdict",
+    "case",
+    "find_answer",
+    "is_stub",
+    "judge",
+    "judge_callable",
+    "observe",
 ]

@@ -10,9 +10,10 @@ from __future__ import annotations
 import ast
 import hashlib
 import linecache
+import symtable
 import types
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -89,7 +90,9 @@ def _parse(cell: str) -> tuple[str, ast.Module] | None:
 def _without_magics(cell: str) -> str:
     """Lines of IPython's own syntax become comments, so that line numbers stay."""
     lines = cell.splitlines()
-    return "\n".join("#" if line.lstrip()[:1] in ("%", "!", "?") or line.endswith("?") else line for line in lines)
+    return "\n".join(
+        "#" if line.lstrip()[:1] in ("%", "!", "?") or line.endswith("?") else line for line in lines
+    )
 
 
 def _syntax_problem(cell: str, name: str) -> Answer | None:
@@ -112,78 +115,47 @@ def _statements(source: str, tree: ast.Module) -> Iterable[_Statement]:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
         alone = first != node.lineno or not _shares_line(tree, node)
         text = "\n".join(lines[first - 1 : node.end_lineno]) if alone else ast.unparse(node)
-        names = _Names.of(node)
-        yield _Statement(text, frozenset(names.bound), frozenset(names.eager), frozenset(names.deferred))
+        yield _Statement(text, *map(frozenset, _names(node, text)))
 
 
 def _shares_line(tree: ast.Module, node: ast.stmt) -> bool:
     """`a = 1; b = 2`: two statements on one line can't be taken apart by lines."""
-    return any(other is not node and other.lineno <= node.end_lineno and node.lineno <= other.end_lineno for other in tree.body)
+    return any(
+        other is not node and other.lineno <= node.end_lineno and node.lineno <= other.end_lineno
+        for other in tree.body
+    )
 
 
-@dataclass
-class _Names(ast.NodeVisitor):
-    """Collects the names that one top-level statement binds and reads."""
+def _names(node: ast.stmt, text: str) -> tuple[set[str], set[str], set[str]]:
+    """The names that a top-level statement binds, reads at once, and reads later, inside its functions."""
+    top = symtable.symtable(text, "cell", "exec")
+    bound = {
+        symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()
+    }
+    if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+        bound.add("*")
+    eager, deferred = _reads(top)
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        eager.add(node.target.id)
+    return bound, eager, deferred
 
-    bound: set[str] = field(default_factory=set)
-    eager: set[str] = field(default_factory=set)
-    deferred: set[str] = field(default_factory=set)
-    _depth: int = 0  # inside a function body, whose reads happen later and whose bindings are local
-    _in_class: int = 0
 
-    @classmethod
-    def of(cls, node: ast.stmt) -> _Names:
-        names = cls()
-        names.visit(node)
-        return names
+AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # comprehensions run where they stand
 
-    def _bind(self, name: str) -> None:
-        if not self._depth and not self._in_class:
-            self.bound.add(name)
 
-    def visit_Name(self, node: ast.Name) -> None:
-        if isinstance(node.ctx, ast.Load):
-            (self.deferred if self._depth else self.eager).add(node.id)
-        else:
-            self._bind(node.id)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        if isinstance(node.target, ast.Name):
-            self.eager.add(node.target.id)
-        self.generic_visit(node)
-
-    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
-        for alias in node.names:
-            self._bind((alias.asname or alias.name).split(".")[0])
-
-    visit_ImportFrom = visit_Import
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self._bind(node.name)
-        for part in (*node.decorator_list, node.args, *filter(None, [node.returns])):
-            self.visit(part)
-        self._later(node.body)
-
-    visit_AsyncFunctionDef = visit_FunctionDef
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        self.visit(node.args)
-        self._later([node.body])
-
-    def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self._bind(node.name)
-        for part in (*node.decorator_list, *node.bases, *node.keywords):
-            self.visit(part)
-        self._in_class += 1
-        for part in node.body:
-            self.visit(part)
-        self._in_class -= 1
-
-    def _later(self, body: Iterable[ast.AST]) -> None:
-        self._depth += 1
-        for part in body:
-            self.visit(part)
-        self._depth -= 1
+def _reads(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
+    """Global names that a scope reads: its own (at once) and those of functions in it (later). Locals are not read."""
+    is_top = table.get_type() == "module"
+    symbols = [
+        symbol for symbol in table.get_symbols() if symbol.is_referenced() and (is_top or symbol.is_global())
+    ]
+    eager, deferred = {symbol.get_name() for symbol in symbols}, set()
+    for child in table.get_children():
+        now, later = _reads(child)
+        runs_at_once = child.get_type() == "class" or child.get_name() in AT_ONCE
+        eager |= now if runs_at_once else set()
+        deferred |= later if runs_at_once else now | later
+    return eager, deferred
 
 
 def _binding(statements: Sequence[_Statement], name: str, before: int | None = None) -> int | None:
@@ -214,7 +186,6 @@ def _needs(statements: Sequence[_Statement], position: int) -> list[int]:
     return [i for i in found if i is not None]
 
 
-
 def is_stub(tree: ast.stmt) -> bool:
     """Whether a definition was never filled in: only a docstring, `...`, `pass`, `return None`, NotImplementedError.
 
@@ -234,7 +205,9 @@ def _says_nothing(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Expr):
         return isinstance(statement.value, ast.Constant)
     if isinstance(statement, ast.Return):
-        return statement.value is None or (isinstance(statement.value, ast.Constant) and statement.value.value is None)
+        return statement.value is None or (
+            isinstance(statement.value, ast.Constant) and statement.value.value is None
+        )
     return isinstance(statement, ast.Pass) or _is_not_implemented(statement)
 
 

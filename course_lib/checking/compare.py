@@ -21,7 +21,9 @@ class Difference:
     got: str
 
 
-def difference(expected: Any, got: Any, rtol: float = 0, atol: float = 0, where: str = "") -> Difference | None:
+def difference(
+    expected: Any, got: Any, rtol: float = 0, atol: float = 0, where: str = ""
+) -> Difference | None:
     """The first difference between two records, or None. Types come first, then shapes, dtypes and values."""
     if type(expected) is not type(got):
         return Difference(where, kind_of(expected), kind_of(got))
@@ -58,7 +60,9 @@ def _tensor_difference(
     return difference(expected.state, got.state, rtol, atol, where)
 
 
-def _element_difference(expected: torch.Tensor, got: torch.Tensor, unequal: torch.Tensor, where: str) -> Difference:
+def _element_difference(
+    expected: torch.Tensor, got: torch.Tensor, unequal: torch.Tensor, where: str
+) -> Difference:
     index = tuple(unequal.nonzero()[0].tolist())
     place = f"{where}{list(index) if index else ''}"
     return Difference(place, *_told_apart(expected[index].item(), got[index].item()))
@@ -67,13 +71,17 @@ def _element_difference(expected: torch.Tensor, got: torch.Tensor, unequal: torc
 def _close(expected: torch.Tensor, got: torch.Tensor, rtol: float, atol: float) -> torch.Tensor:
     """Elementwise equality within the tolerance. NaN equals NaN. Both sides have the same shape by now."""
     if expected.is_complex():
-        return torch.isclose(got.to(torch.complex128), expected.to(torch.complex128), rtol, atol, equal_nan=True)
+        return torch.isclose(
+            got.to(torch.complex128), expected.to(torch.complex128), rtol, atol, equal_nan=True
+        )
     if expected.is_floating_point():
         return torch.isclose(got.double(), expected.double(), rtol, atol, equal_nan=True)
     return expected == got
 
 
-def _container_difference(expected: Record, got: Record, rtol: float, atol: float, where: str) -> Difference | None:
+def _container_difference(
+    expected: Record, got: Record, rtol: float, atol: float, where: str
+) -> Difference | None:
     if expected.kind != got.kind:
         return Difference(where, expected.kind, got.kind)
     ours, theirs = _by_key(expected), _by_key(got)
@@ -97,7 +105,9 @@ def _key_difference(expected: Record, got: Record, where: str) -> Difference:
 
 def _by_key(record: Record) -> dict[Any, Any]:
     """Keys may repeat (a set's items): number them."""
-    return {(key, sum(k == key for k, _ in record.items[:i])): item for i, (key, item) in enumerate(record.items)}
+    return {
+        (key, sum(k == key for k, _ in record.items[:i])): item for i, (key, item) in enumerate(record.items)
+    }
 
 
 def _place(where: str, key: tuple[Any, int]) -> str:
@@ -128,7 +138,9 @@ def describe(record: Any) -> str:
 
 def _describe_tensor(record: TensorRecord) -> str:
     device = "" if record.device in ("cpu", "numpy") else f", {record.device}"
-    values = "" if record.data is None or record.data.numel() > SHOWN else f"({_nested(record.data.tolist())})"
+    values = (
+        "" if record.data is None or record.data.numel() > SHOWN else f"({_nested(record.data.tolist())})"
+    )
     kind = {"Tensor": "tensor", "ndarray": "array"}.get(record.kind, record.kind)
     return f"{kind}{values} of shape {record.shape}, {record.dtype}{device}"
 

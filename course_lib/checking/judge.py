@@ -43,7 +43,9 @@ class Fault(Exception):
 def observe(exercise: Exercise, answer: Callable, *, precise: bool = False) -> tuple[list[Observation], str]:
     """Run `answer` on every case: what was seen, and what it printed. `precise` uses float64 copies of the inputs."""
     with quarantine() as printed:
-        return [_observe_case(exercise, answer, case, precise) for case in _cases(exercise)], printed.getvalue()
+        return [
+            _observe_case(exercise, answer, case, precise) for case in _cases(exercise)
+        ], printed.getvalue()
 
 
 def _cases(exercise: Exercise) -> list[Case]:
@@ -63,7 +65,9 @@ def _observe_case(exercise: Exercise, answer: Callable, case: Case, precise: boo
     if precise:
         case = Case(case.label, _widen(case.args), _widen(case.kwargs))
     trial = run_case(answer, case, exercise.parameters, exercise.recorders, exercise.run)
-    facets = {o.name: _read(o, trial) for o in exercise.observers if trial.raised is None or o in _always(exercise)}
+    facets = {
+        o.name: _read(o, trial) for o in exercise.observers if trial.raised is None or o in _always(exercise)
+    }
     raised = tuple(cls.__name__ for cls in type(trial.raised).__mro__[:-1]) if trial.raised else ()
     return Observation(facets, raised, trial.raised)
 
@@ -85,7 +89,9 @@ def _learners_traceback(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     first = next((i for i, frame in enumerate(frames) if frame.filename.startswith("<")), len(frames))
     shown = [frame for frame in frames[first:] if "course_lib" not in frame.filename][-8:]
-    listing = "".join(f"{f.filename}, line {f.lineno}\n    {f.line}\n" for f in shown if f.filename.startswith("<"))
+    listing = "".join(
+        f"{f.filename}, line {f.lineno}\n    {f.line}\n" for f in shown if f.filename.startswith("<")
+    )
     message = "".join(traceback.format_exception_only(error)).strip()
     return listing + (message if len(message) < 2000 else message[:2000] + " ...")
 
@@ -106,7 +112,9 @@ def _widen(value: Any) -> Any:
 
 def call_text(exercise: Exercise, case: Case) -> str:
     """The call as a person would write it, with tensors described where they are large or not contiguous."""
-    args = [_argument(arg) for arg in case.args] + [f"{name}={_argument(arg)}" for name, arg in case.kwargs.items()]
+    args = [_argument(arg) for arg in case.args] + [
+        f"{name}={_argument(arg)}" for name, arg in case.kwargs.items()
+    ]
     return f"{exercise.name}({', '.join(args)})"
 
 
@@ -117,7 +125,11 @@ def _argument(value: Any) -> str:
         return f"{type(value).__name__}({', '.join(map(_argument, value))})"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_argument(item)}" for key, item in value.items()) + "}"
-    return repr(value) if type(value) in (int, float, bool, str, tuple, list, type(None)) else describe(freeze(value))
+    return (
+        repr(value)
+        if type(value) in (int, float, bool, str, tuple, list, type(None))
+        else describe(freeze(value))
+    )
 
 
 def _tensor_argument(tensor: torch.Tensor) -> str:
@@ -139,7 +151,8 @@ def _tensor_argument(tensor: torch.Tensor) -> str:
 def same_case(exercise: Exercise, expected: Observation, got: Observation) -> bool:
     """Whether an answer showed what was expected: an exception of that class or a subclass, and equal facets."""
     return _same_exception(expected, got) and not any(
-        difference(expected.facets[o.name], got.facets[o.name], o.rtol, o.atol) for o in _shared(exercise, expected, got)
+        difference(expected.facets[o.name], got.facets[o.name], o.rtol, o.atol)
+        for o in _shared(exercise, expected, got)
     )
 
 
@@ -150,7 +163,9 @@ def _same_exception(expected: Observation, got: Observation) -> bool:
 def compare(exercise: Exercise, expected: Observation, got: Observation) -> tuple[Facet, ...]:
     """Every facet of one case, expected against got."""
     facets = [_exception_facet(expected, got)] if expected.raised or got.raised else []
-    facets += [_facet(o, expected.facets[o.name], got.facets[o.name]) for o in _shared(exercise, expected, got)]
+    facets += [
+        _facet(o, expected.facets[o.name], got.facets[o.name]) for o in _shared(exercise, expected, got)
+    ]
     return tuple(facets)
 
 
@@ -197,7 +212,9 @@ def expected_observations(exercise: Exercise) -> list[Observation]:
 
 def _with_wide_values(exercise: Exercise, plain: Observation, wide: Observation) -> Observation:
     """The plain run says which dtype is right, the wide run which values."""
-    names = [o.name for o in exercise.observers if o.precise and o.name in plain.facets and o.name in wide.facets]
+    names = [
+        o.name for o in exercise.observers if o.precise and o.name in plain.facets and o.name in wide.facets
+    ]
     facets = {**plain.facets, **{name: _widened(plain.facets[name], wide.facets[name]) for name in names}}
     return replace(plain, facets=facets)
 
@@ -206,7 +223,9 @@ def _widened(plain: Any, wide: Any) -> Any:
     if isinstance(plain, TensorRecord) and isinstance(wide, TensorRecord):
         return TensorRecord(plain.kind, plain.shape, plain.dtype, plain.device, wide.data, plain.state)
     if isinstance(plain, Record) and isinstance(wide, Record):
-        return Record(plain.kind, tuple((k, _widened(a, b)) for (k, a), (_, b) in zip(plain.items, wide.items)))
+        return Record(
+            plain.kind, tuple((k, _widened(a, b)) for (k, a), (_, b) in zip(plain.items, wide.items))
+        )
     return wide if isinstance(plain, float) else plain
 
 
@@ -301,7 +320,9 @@ def _run_quietly(exercise: Exercise, function: Callable, case: Case) -> None:
         return  # what it raises is judged in the observed run
 
 
-def _verdict(exercise: Exercise, expected: list[Observation], got: list[Observation], forbidden: list[str]) -> Report:
+def _verdict(
+    exercise: Exercise, expected: list[Observation], got: list[Observation], forbidden: list[str]
+) -> Report:
     failing = [i for i, pair in enumerate(zip(expected, got)) if not same_case(exercise, *pair)]
     if failing:
         return _failure(exercise, expected, got, failing)
@@ -313,7 +334,9 @@ def _verdict(exercise: Exercise, expected: list[Observation], got: list[Observat
     return _report(exercise, Verdict.PASSED, f"Right in all {len(got)} cases.", **counts)
 
 
-def _failure(exercise: Exercise, expected: list[Observation], got: list[Observation], failing: list[int]) -> Report:
+def _failure(
+    exercise: Exercise, expected: list[Observation], got: list[Observation], failing: list[int]
+) -> Report:
     cases = _cases(exercise)
     smallest = failing[0]  # cases are written small first
     seen = got[smallest]
@@ -337,7 +360,11 @@ def _failure(exercise: Exercise, expected: list[Observation], got: list[Observat
 
 
 def _summary(
-    raised: BaseException | None, expected: Observation, seen: Observation, facets: tuple[Facet, ...], where: str
+    raised: BaseException | None,
+    expected: Observation,
+    seen: Observation,
+    facets: tuple[Facet, ...],
+    where: str,
 ) -> str:
     if raised:
         return f"Your code raised {type(raised).__name__}."

@@ -87,7 +87,9 @@ def strides() -> Observer:
         pairs = zip(tensor.shape, tensor.stride())
         return freeze(tuple(None if size == 1 or tensor.numel() == 0 else stride for size, stride in pairs))
 
-    return Observer("strides", _per_tensor(read), describe=lambda record: describe(record).replace("None", "any"))
+    return Observer(
+        "strides", _per_tensor(read), describe=lambda record: describe(record).replace("None", "any")
+    )
 
 
 def storage_offset() -> Observer:
@@ -131,7 +133,9 @@ def autograd() -> Observer:
     """`requires_grad`, `is_leaf` and the chain of `grad_fn` names (along the first input) of each result tensor."""
 
     def read(tensor: torch.Tensor) -> Record:
-        return _facts(requires_grad=tensor.requires_grad, is_leaf=tensor.is_leaf, chain=freeze(_chain(tensor.grad_fn)))
+        return _facts(
+            requires_grad=tensor.requires_grad, is_leaf=tensor.is_leaf, chain=freeze(_chain(tensor.grad_fn))
+        )
 
     return Observer("autograd", _per_tensor(read))
 
@@ -150,11 +154,18 @@ def gradients(order: int = 1, rtol: float = 1e-5, atol: float = 1e-6) -> Observe
     Each is taken under a random cotangent and under an expanded (stride-0) one; a backward that edits its
     cotangent shows too. Uses `torch.autograd.grad`, so no `.grad` is touched.
     """
-    return Observer("gradients" if order == 1 else "second-order gradients", lambda trial: _gradients(trial, order), rtol, atol)
+    return Observer(
+        "gradients" if order == 1 else "second-order gradients",
+        lambda trial: _gradients(trial, order),
+        rtol,
+        atol,
+    )
 
 
 def _gradients(trial: Trial, order: int) -> Record:
-    sources = [t for _, item in trial.named_inputs() for _, t in tensors_in(item) if t.requires_grad and t.is_leaf]
+    sources = [
+        t for _, item in trial.named_inputs() for _, t in tensors_in(item) if t.requires_grad and t.is_leaf
+    ]
     outputs = [tensor for _, tensor in _tensors(trial) if tensor.requires_grad]
     if not outputs or not sources:
         return Record("not connected to the graph")
@@ -179,7 +190,9 @@ def _pull_back(outputs, sources, make: Callable, generator: torch.Generator, ord
     kept = freeze(cotangents)
     try:
         with torch.enable_grad():
-            first = torch.autograd.grad(outputs, sources, cotangents, retain_graph=True, create_graph=order == 2, allow_unused=True)
+            first = torch.autograd.grad(
+                outputs, sources, cotangents, retain_graph=True, create_graph=order == 2, allow_unused=True
+            )
             found = {"first": freeze(first), "cotangent after": freeze(cotangents) if order == 1 else kept}
             if order == 2:
                 found["second"] = freeze(_second_order(first, sources, generator))
@@ -189,7 +202,11 @@ def _pull_back(outputs, sources, make: Callable, generator: torch.Generator, ord
 
 
 def _second_order(first, sources, generator: torch.Generator) -> Any:
-    pairs = [(grad, _random_cotangent(grad, generator)) for grad in first if grad is not None and grad.requires_grad]
+    pairs = [
+        (grad, _random_cotangent(grad, generator))
+        for grad in first
+        if grad is not None and grad.requires_grad
+    ]
     if not pairs:
         return None
     grads, weights = zip(*pairs)
@@ -209,7 +226,9 @@ def version_counters() -> Observer:
     """How many in-place edits each input tensor saw during the call."""
 
     def read(trial: Trial) -> Any:
-        return freeze(tuple(after - before for before, after in zip(trial.versions_before, versions(trial.case))))
+        return freeze(
+            tuple(after - before for before, after in zip(trial.versions_before, versions(trial.case)))
+        )
 
     return Observer("in-place edits of inputs", read)
 
@@ -219,12 +238,16 @@ def version_counters() -> Observer:
 
 def ops() -> Observer:
     """The aten operators dispatched, in order."""
-    return Observer("operators", lambda trial: freeze(tuple(trial.logs[OpRecorder].ops)), recorders=(OpRecorder,))
+    return Observer(
+        "operators", lambda trial: freeze(tuple(trial.logs[OpRecorder].ops)), recorders=(OpRecorder,)
+    )
 
 
 def allocated_bytes() -> Observer:
     """Bytes of all storages that the call allocated, temporaries included."""
-    return Observer("bytes allocated", lambda trial: trial.logs[OpRecorder].allocated, recorders=(OpRecorder,))
+    return Observer(
+        "bytes allocated", lambda trial: trial.logs[OpRecorder].allocated, recorders=(OpRecorder,)
+    )
 
 
 def host_syncs() -> Observer:
@@ -234,7 +257,9 @@ def host_syncs() -> Observer:
 
 def device_moves() -> Observer:
     """Each move asked for: method, device, non_blocking. The meta device stands in for cuda."""
-    return Observer("device moves", lambda trial: freeze(trial.logs[MoveRecorder].moves), recorders=(MoveRecorder,))
+    return Observer(
+        "device moves", lambda trial: freeze(trial.logs[MoveRecorder].moves), recorders=(MoveRecorder,)
+    )
 
 
 # ---- modules and spies -------------------------------------------------------------------------------------------
@@ -252,7 +277,9 @@ def _registered(module: Any) -> Any:
     parameters = {name: (tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()}
     buffers = {name: (tuple(b.shape), name in saved) for name, b in module.named_buffers()}
     hooks = {name or "root": hook_count(m) for name, m in module.named_modules() if hook_count(m)}
-    return _facts(parameters=freeze(parameters), buffers=freeze(buffers), hooks=freeze(hooks), training=module.training)
+    return _facts(
+        parameters=freeze(parameters), buffers=freeze(buffers), hooks=freeze(hooks), training=module.training
+    )
 
 
 def calls() -> Observer:

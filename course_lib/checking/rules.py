@@ -32,14 +32,24 @@ def named_in_source(answer: Answer, forbids: tuple[Forbidden, ...]) -> list[str]
     """The forbidden things that the answer's source names."""
     tree = ast.parse(answer.source)
     names, modules = _named(tree), _imported(tree)
-    return [label(f) for f in forbids if (f.__name__ in modules if isinstance(f, ModuleType) else f.__name__ in names)]
+    return [
+        label(f)
+        for f in forbids
+        if (f.__name__ in modules if isinstance(f, ModuleType) else f.__name__ in names)
+    ]
 
 
 def _named(tree: ast.AST) -> set[str]:
     """Attributes (`x.unfold`), names imported from elsewhere, and strings handed to getattr."""
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    imports = {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
-    getattrs = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr"]
+    imports = {
+        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    getattrs = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr"
+    ]
     strings = {arg.value for node in getattrs for arg in node.args[1:2] if isinstance(arg, ast.Constant)}
     return attributes | imports | strings
 

@@ -141,7 +141,9 @@ def _print_warning(message, category, filename, lineno, file=None, line=None) ->
     sys.stderr.write(f"{category.__name__}: {message}\n")
 
 
-def run_case(answer: Callable, case: Case, names: tuple[str, ...], recorders: list[type], scenario: Callable) -> Trial:
+def run_case(
+    answer: Callable, case: Case, names: tuple[str, ...], recorders: list[type], scenario: Callable
+) -> Trial:
     """Run `scenario(answer, *args, **kwargs)` and note what happened. Only KeyboardInterrupt passes through."""
     trial = Trial(case, names)
     trial.inputs_before = freeze((case.args, case.kwargs), with_state=True)

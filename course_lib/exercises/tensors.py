@@ -223,7 +223,8 @@ def column_major(shape):
     "the last one is 1."
 )
 def byte_strides(shape):
-    return tuple(4 * stride for stride in reference.row_major_strides(shape))
+    sizes = [max(size, 1) for size in shape]
+    return tuple(4 * math.prod(sizes[dim + 1 :]) for dim in range(len(sizes)))
 
 
 @row_major_strides.misconception(
@@ -239,7 +240,11 @@ def returns_the_shape(shape):
     "result lists them from the first to the last."
 )
 def reversed_order(shape):
-    return reference.row_major_strides(shape)[::-1]
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(strides)
 
 
 @row_major_strides.misconception(
@@ -1255,7 +1260,9 @@ def takes_the_larger(s1, s2):
 def wants_the_same_length(s1, s2):
     if len(s1) != len(s2):
         raise ValueError("shapes have different lengths")
-    return reference.broadcast_shape(s1, s2)
+    if any(a != b and 1 not in (a, b) for a, b in zip(s1, s2)):
+        raise ValueError("shapes do not broadcast")
+    return tuple(b if a == 1 else a for a, b in zip(s1, s2))
 
 
 @broadcast_shape.misconception(
@@ -1299,10 +1306,12 @@ def stretches_only_the_second(s1, s2):
     "statement asks for a ValueError, which cannot be overlooked."
 )
 def returns_none_for_a_mismatch(s1, s2):
-    try:
-        return reference.broadcast_shape(s1, s2)
-    except ValueError:
-        return None
+    sizes = []
+    for a, b in itertools.zip_longest(reversed(s1), reversed(s2), fillvalue=1):
+        if a != b and 1 not in (a, b):
+            return None
+        sizes.append(b if a == 1 else a)
+    return tuple(sizes[::-1])
 
 
 # ---- mean_squared_error ------------------------------------------------------------------------------------
@@ -1615,6 +1624,7 @@ def _(rng):
     yield case("one sequence", torch.tensor([[True, False, True]]), 4)
     yield case("a mask that is a transpose", torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]]).t(), 3)
     yield case("random bools", torch.rand(4, 5, generator=rng) > 0.5, 3)
+    yield case("a mask to be added to scores", torch.tensor([[0.0, -torch.inf], [0.0, 0.0]]), 2)
 
 
 @repeat_mask.alternative
@@ -2030,9 +2040,14 @@ def _(rng):
     yield case("bfloat16 and float64, on the CPU", [floats.bfloat16(), floats.double()], "cpu")
     mixed = [torch.arange(3).byte(), floats]
     yield case("bytes stay bytes, floats become float16", mixed, "cpu", torch.float16)
-    yield case("a torch.device and a dtype by name", {"x": floats.double()}, torch.device(
-        "meta"
-    ), dtype=torch.bfloat16)
+    turned = {"x": -torch.arange(6.0).view(2, 3).t(), "y": torch.tensor([-1, 2])}
+    yield case("a transpose and negative numbers, on the CPU", turned, "cpu", torch.float64)
+    yield case(
+        "a torch.device and a dtype by name",
+        {"x": floats.double()},
+        torch.device("meta"),
+        dtype=torch.bfloat16,
+    )
 
 
 @prepare_batch.alternative
@@ -2591,8 +2606,8 @@ print(x.sum())
     answer="a",
     replies={
         "a": "Right. `x[rows]` is a copy, since no strides describe an arbitrary choice of rows. The zeros "
-        "were written into this copy, which nobody keeps. `x[rows, 0] = 0` would have reached `x`.",
-        "b": "That is what was meant, and what `x[rows, 0] = 0` does. Here the first brackets read, and "
+        "were written into this copy, which nobody keeps. To reach `x`, one pair of brackets has to say it all.",
+        "b": "That is what was meant, and what a single pair of brackets would do. Here the first brackets read, and "
         "reading with a mask copies; only the last brackets write, into the copy.",
         "c": "Then both selected rows would be cleared entirely, as `x[rows] = 0` does. Here a `[:, 0]` "
         "follows, and it changes what is written, and into what.",
@@ -2615,10 +2630,10 @@ torch.save(large[:10], file)
     replies={
         "a": "Ten float32 numbers take 40 bytes, but a file also says what is in it: format, dtype, shape, "
         "strides. And then there is what it stores besides the ten numbers.",
-        "b": "That is the size for `large[:10].clone()`: 40 bytes of numbers and the description. Without "
-        "the clone the slice is a view, and `torch.save` writes the storage behind it.",
+        "b": "That is the size for ten numbers with a storage of their own: 40 bytes and the description. "
+        "This slice is a view, and `torch.save` writes the storage behind it.",
         "c": "Right. `torch.save` writes the whole storage of a million numbers, and with it the note that "
-        "this tensor shows ten of them. `contiguous()` would not help, `clone()` does.",
+        "this tensor shows ten of them. `contiguous()` would not help: the slice is contiguous already.",
     },
 )
 
@@ -2660,7 +2675,7 @@ print(weight[0].item())
         "`cpu()` returns the same tensor when it is there already, and `numpy()` looks at the same memory. "
         "From a GPU, `cpu()` would have copied.",
         "b": "Right. All three share one memory, so you have changed the weight without autograd noticing. "
-        "A `copy()` at the end makes the array independent.",
+        "Whoever wants an independent array has to ask for it.",
         "c": "`weight.numpy()` would raise, since the weight requires gradients. `detach()` answers that "
         "objection, and takes its protection away.",
     },

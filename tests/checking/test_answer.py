@@ -19,7 +19,13 @@ def test_the_last_definition_wins():
 
 
 def test_imports_helpers_and_constants_come_along():
-    f = load("import math as m, os", "SCALE = 2\nSCALE += 1", "def g(x): return h(x)", "def h(x): return m.floor(x) * SCALE", "def f(x): return g(x)")
+    f = load(
+        "import math as m, os",
+        "SCALE = 2\nSCALE += 1",
+        "def g(x): return h(x)",
+        "def h(x): return m.floor(x) * SCALE",
+        "def f(x): return g(x)",
+    )
     assert f(2.5) == 6
 
 
@@ -38,7 +44,9 @@ def test_a_wrapped_definition_keeps_what_it_wraps():
 
 
 def test_nothing_else_of_the_notebook_runs():
-    answer = find_answer(["raise SystemExit", "print('side effect')", "def f(): return 1", "check(f)", "f()"], "f")
+    answer = find_answer(
+        ["raise SystemExit", "print('side effect')", "def f(): return 1", "check(f)", "f()"], "f"
+    )
     assert answer.source == "def f(): return 1"
 
 
@@ -64,12 +72,32 @@ def test_two_statements_on_one_line_are_told_apart():
     assert find_answer(["a = 1; b = print('no')", "def f(): return a"], "f").source.splitlines()[0] == "a = 1"
 
 
+def test_parameters_and_local_names_are_not_the_notebooks():
+    cells = ["import torch", "a = torch.ones(3)", "total = print('no')"]
+    cells += ["def f(a, *, b=2):\n    total = a + b\n    return [a for a in (total,)][0]"]
+    answer = find_answer(cells, "f")
+    assert answer.source == cells[-1]
+    assert answer.load()(1) == 3
+
+
+def test_what_a_comprehension_or_a_class_body_reads_comes_along():
+    assert load("k = 3", "table = [k * i for i in range(3)]", "def f(): return table[2]")() == 6
+    assert load("k = 3", "class A:\n    n = k", "def f(): return A.n")() == 3
+    assert load("k = 3", "def f():\n    def g(): return lambda: k\n    return g()()")() == 3
+
+
 def test_star_imports_come_along():
     assert load("from math import *", "def f(): return floor(2.5)")() == 2
 
 
 def test_a_conditional_import_comes_along():
-    assert load("try:\n    import nowhere as np\nexcept ImportError:\n    import math as np", "def f(): return np.pi")() > 3
+    assert (
+        load(
+            "try:\n    import nowhere as np\nexcept ImportError:\n    import math as np",
+            "def f(): return np.pi",
+        )()
+        > 3
+    )
 
 
 def test_a_cell_that_python_cannot_read_is_the_answer_when_it_comes_last():
@@ -95,7 +123,12 @@ STUBS = [
     "class f:\n    def __init__(self): self.x = 1\n    def forward(self, x): raise NotImplementedError('your turn')",
     "class f: pass",
 ]
-ATTEMPTS = ["def f(): return 0", "def f(x):\n    x += 1", "class f:\n    def forward(self): return 1", "f = len"]
+ATTEMPTS = [
+    "def f(): return 0",
+    "def f(x):\n    x += 1",
+    "class f:\n    def forward(self): return 1",
+    "f = len",
+]
 
 
 @pytest.mark.parametrize("source", STUBS)

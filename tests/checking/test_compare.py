@@ -51,12 +51,12 @@ DIFFERENT = [
 ]
 
 
-@pytest.mark.parametrize("left, right", SAME, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(("left", "right"), SAME, ids=lambda value: type(value).__name__)
 def test_equal_records(left, right):
     assert difference(freeze(left), freeze(right)) is None
 
 
-@pytest.mark.parametrize("left, right", DIFFERENT, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(("left", "right"), DIFFERENT, ids=lambda value: type(value).__name__)
 def test_different_records(left, right):
     for a, b in ((left, right), (right, left)):
         found = difference(freeze(a), freeze(b), rtol=0)
@@ -70,7 +70,9 @@ def test_tolerance_is_relative_and_absolute():
 
 
 def test_the_first_difference_is_named():
-    found = difference(freeze([{"x": torch.tensor([[1, 2], [3, 4]])}]), freeze([{"x": torch.tensor([[1, 2], [5, 4]])}]))
+    found = difference(
+        freeze([{"x": torch.tensor([[1, 2], [3, 4]])}]), freeze([{"x": torch.tensor([[1, 2], [5, 4]])}])
+    )
     assert (found.where, found.expected, found.got) == ("[0]['x'][1, 0]", "3", "5")
 
 
@@ -98,7 +100,11 @@ class LyingList(list):
         raise AssertionError("never asked")
 
 
-@pytest.mark.parametrize("liar", [Liar(), torch.ones(2).as_subclass(LyingTensor), LyingList([1.0, 1.0])], ids=["object", "tensor", "list"])
+@pytest.mark.parametrize(
+    "liar",
+    [Liar(), torch.ones(2).as_subclass(LyingTensor), LyingList([1.0, 1.0])],
+    ids=["object", "tensor", "list"],
+)
 def test_objects_that_lie_equal_nothing(liar):
     assert difference(freeze(torch.ones(2)), freeze(liar))
     assert describe(freeze(liar))
@@ -115,7 +121,9 @@ def test_inputs_carry_their_autograd_state():
     x = torch.ones(2, requires_grad=True)
     before = freeze(x, with_state=True)
     x.sum().backward()
-    assert difference(before, freeze(x, with_state=True)) and difference(before, freeze(x.detach(), with_state=True))
+    assert difference(before, freeze(x, with_state=True)) and difference(
+        before, freeze(x.detach(), with_state=True)
+    )
 
 
 def test_modules_are_seen_with_mode_hooks_and_buffers():

@@ -16,7 +16,14 @@ from course_lib.checking.judge import expected_observations
 
 def exercise(reference: Callable, observer, build: Callable, scenario: Callable | None = None) -> Exercise:
     made = Exercise(
-        reference, title="t", objective="o", difficulty=1, minutes=1, hints=("a", "b", "c"), why="w", observes=[observer]
+        reference,
+        title="t",
+        objective="o",
+        difficulty=1,
+        minutes=1,
+        hints=("a", "b", "c"),
+        why="w",
+        observes=[observer],
     )
     made.cases(lambda rng: build(rng))
     if scenario:
@@ -87,29 +94,59 @@ def wrong_order(optimizer):
 
 PAIRS = {
     "value": (observe.value(), lambda x: x + 1, lambda x: x + 2, one(matrix)),
-    "value within rounding": (observe.value(rtol=1e-6, precise=True), lambda x: x / 3, lambda x: (x / 3).half().float(), one(matrix)),
+    "value within rounding": (
+        observe.value(rtol=1e-6, precise=True),
+        lambda x: x / 3,
+        lambda x: (x / 3).half().float(),
+        one(matrix),
+    ),
     "strides": (observe.strides(), lambda x: x.t(), lambda x: x.t().contiguous(), one(matrix)),
     "storage offset": (observe.storage_offset(), lambda x: x[1:], lambda x: x[1:].clone(), one(matrix)),
-    "shares storage": (observe.shares_storage(), lambda x: x.view(-1), lambda x: x.flatten().clone(), one(matrix)),
+    "shares storage": (
+        observe.shares_storage(),
+        lambda x: x.view(-1),
+        lambda x: x.flatten().clone(),
+        one(matrix),
+    ),
     "requires grad": (observe.requires_grad(), lambda x: x * 2, lambda x: (x * 2).detach(), one(leaf)),
     "autograd": (observe.autograd(), lambda x: x.exp().sum(), lambda x: (x.exp() * 1).sum(), one(leaf)),
     "gradients": (observe.gradients(), lambda x: x * 2, lambda x: x + x.detach(), one(leaf)),
-    "cotangent ignored": (observe.gradients(), lambda x: x * 2, lambda x: IgnoresCotangent.apply(x), one(leaf)),
+    "cotangent ignored": (
+        observe.gradients(),
+        lambda x: x * 2,
+        lambda x: IgnoresCotangent.apply(x),
+        one(leaf),
+    ),
     "cotangent edited": (observe.gradients(), lambda x: x * 2, lambda x: EditsCotangent.apply(x), one(leaf)),
     "second order": (observe.gradients(order=2), lambda x: x**3, lambda x: WrongSecond.apply(x), one(leaf)),
-    "saved tensors": (observe.saved_tensors(), lambda x: x * 2, lambda x: x * torch.full_like(x, 2), one(leaf)),
+    "saved tensors": (
+        observe.saved_tensors(),
+        lambda x: x * 2,
+        lambda x: x * torch.full_like(x, 2),
+        one(leaf),
+    ),
     "version counters": (observe.version_counters(), lambda x: x + 0, lambda x: x.add_(0), one(matrix)),
     "operators": (observe.ops(), lambda x: x * 2, lambda x: x + x, one(matrix)),
     "bytes": (observe.allocated_bytes(), lambda x: x.t(), lambda x: x.clone().t(), one(matrix)),
-    "host syncs": (observe.host_syncs(), lambda x: x * 2, lambda x: x * 2 if x.sum().item() else x, one(matrix)),
-    "device moves": (observe.device_moves(), lambda x: x.to("cuda"), lambda x: x.to("cuda").to("cuda"), one(matrix)),
+    "host syncs": (
+        observe.host_syncs(),
+        lambda x: x * 2,
+        lambda x: x * 2 if x.sum().item() else x,
+        one(matrix),
+    ),
+    "device moves": (
+        observe.device_moves(),
+        lambda x: x.to("cuda"),
+        lambda x: x.to("cuda").to("cuda"),
+        one(matrix),
+    ),
     "registered": (observe.registered(), lambda: build_module(buffer=True), lambda: build_module(), one()),
     "hooks": (observe.registered(), lambda: build_module(), lambda: build_module(hook=True), one()),
     "calls": (observe.calls(), right_order, wrong_order, one(lambda: Spy("optimizer"))),
 }
 
 
-@pytest.mark.parametrize("observer, right, wrong, build", PAIRS.values(), ids=PAIRS.keys())
+@pytest.mark.parametrize(("observer", "right", "wrong", "build"), PAIRS.values(), ids=PAIRS.keys())
 def test_observers_tell_right_from_wrong(observer, right, wrong, build):
     made = exercise(right, observer, build)
     assert verdict(made, right) is Verdict.PASSED
@@ -118,13 +155,15 @@ def test_observers_tell_right_from_wrong(observer, right, wrong, build):
 
 
 def verdict(made: Exercise, answer: Callable) -> Verdict:
-    from course_lib.checking.judge import _verdict, observe as run
+    from course_lib.checking.judge import _verdict
+    from course_lib.checking.judge import observe as run
 
     return _verdict(made, expected_observations(made), run(made, answer)[0], []).verdict
 
 
 def failing(made: Exercise, answer: Callable) -> list[str]:
-    from course_lib.checking.judge import compare, observe as run
+    from course_lib.checking.judge import compare
+    from course_lib.checking.judge import observe as run
 
     pairs = zip(expected_observations(made), run(made, answer)[0])
     return [facet.name for pair in pairs for facet in compare(made, *pair) if not facet.same]
@@ -153,7 +192,7 @@ STANDING = [
 ]
 
 
-@pytest.mark.parametrize("facet, right, wrong, build", STANDING)
+@pytest.mark.parametrize(("facet", "right", "wrong", "build"), STANDING)
 def test_side_effects_are_seen_without_being_asked_for(facet, right, wrong, build):
     made = exercise(right, observe.value(), build)
     assert verdict(made, right) is Verdict.PASSED
