@@ -50,6 +50,17 @@ def test_solved_notebooks_are_what_the_source_builds(name):
     assert bare(authoring.solved_notebook(ROOT / "solutions" / f"{name}.py")) == bare(stored), "build again"
 
 
+@each_notebook
+def test_the_statement_in_the_notebook_is_the_references(name):
+    stubs = {
+        c.metadata.exercise: ast.parse(c.source).body[-1]
+        for c in untouched(name).cells
+        if "exercise" in c.metadata
+    }
+    for exercise in exercises.exercises_of(name):
+        assert ast.get_docstring(stubs[exercise.name]) == exercise.statement
+
+
 def test_every_source_is_in_the_table_of_notebooks():
     for folder, suffix in (("solutions", "py"), ("solutions", "ipynb"), ("notebooks", "ipynb")):
         assert sorted(path.stem for path in (ROOT / folder).glob(f"*.{suffix}")) == NAMES

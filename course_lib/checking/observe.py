@@ -13,7 +13,13 @@ import torch
 from torch import nn
 
 from course_lib.checking.compare import describe, difference
-from course_lib.checking.recorders import MoveRecorder, OpRecorder, SavedTensorsRecorder, Spy
+from course_lib.checking.recorders import (
+    HostReadRecorder,
+    MoveRecorder,
+    OpRecorder,
+    SavedTensorsRecorder,
+    Spy,
+)
 from course_lib.checking.records import Record, freeze, hook_count, tensors_in
 from course_lib.checking.trial import Trial, versions
 
@@ -251,8 +257,13 @@ def allocated_bytes() -> Observer:
 
 
 def host_syncs() -> Observer:
-    """How often a tensor's value was fetched into Python (`.item()`, `float()`, `bool()`, printing)."""
-    return Observer("host syncs", lambda trial: trial.logs[OpRecorder].syncs, recorders=(OpRecorder,))
+    """How often the host asked for values: `.item()`, `float()`, `if tensor:`, printing, `.tolist()`, `.cpu()`."""
+
+    def read(trial: Trial) -> int:
+        scalars = trial.logs[OpRecorder].ops.count("aten._local_scalar_dense.default")
+        return scalars + trial.logs[HostReadRecorder].count
+
+    return Observer("host syncs", read, recorders=(OpRecorder, HostReadRecorder))
 
 
 def device_moves() -> Observer:
@@ -266,20 +277,21 @@ def device_moves() -> Observer:
 
 
 def registered() -> Observer:
-    """Names, shapes and flags of the parameters, buffers and hooks of each module that the call returned."""
-    return Observer("registered", lambda trial: _registered(trial.result))
+    """Names, shapes and flags of the parameters, buffers and hooks of the module that the call returned."""
+    return Observer("registered", lambda trial: freeze(registered_in(trial.result)))
 
 
-def _registered(module: Any) -> Any:
+def registered_in(module: Any) -> Any:
+    """The same as plain facts, for a scenario that returns more than the module."""
     if not isinstance(module, nn.Module):
-        return freeze(module)
+        return module
     saved = set(module.state_dict())
-    parameters = {name: (tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()}
-    buffers = {name: (tuple(b.shape), name in saved) for name, b in module.named_buffers()}
-    hooks = {name or "root": hook_count(m) for name, m in module.named_modules() if hook_count(m)}
-    return _facts(
-        parameters=freeze(parameters), buffers=freeze(buffers), hooks=freeze(hooks), training=module.training
-    )
+    return {
+        "parameters": {name: (tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()},
+        "buffers": {name: (tuple(b.shape), name in saved) for name, b in module.named_buffers()},
+        "hooks": {name or "root": hook_count(m) for name, m in module.named_modules() if hook_count(m)},
+        "training": module.training,
+    }
 
 
 def calls() -> Observer:

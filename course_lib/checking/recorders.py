@@ -18,8 +18,6 @@ from course_lib.checking.records import Record, freeze, tensors_in
 class OpRecorder(TorchDispatchMode):
     """Every aten operator that is dispatched, and the bytes of every storage that one of them allocated."""
 
-    SYNCS = ("aten._local_scalar_dense.default",)  # .item(), float(), bool(), an f-string of a tensor
-
     def __init__(self) -> None:
         super().__init__()
         self.ops: list[str] = []
@@ -34,11 +32,6 @@ class OpRecorder(TorchDispatchMode):
         self.allocated += self._meet(result)
         return result
 
-    @property
-    def syncs(self) -> int:
-        """How often a value was fetched from the device to Python."""
-        return sum(op in self.SYNCS for op in self.ops)
-
     def _meet(self, value: Any) -> int:
         """Remember the storages in `value`; the bytes of those seen for the first time."""
         fresh = {}
@@ -48,6 +41,20 @@ class OpRecorder(TorchDispatchMode):
                 fresh[storage._cdata] = storage
         self._known.update(fresh)
         return sum(storage.nbytes() for storage in fresh.values())
+
+
+class HostReadRecorder(TorchFunctionMode):
+    """Counts the calls that hand a whole tensor to the host; on a CPU they dispatch no operator."""
+
+    READS = ("tolist", "numpy", "cpu", "__array__")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.count += getattr(func, "__name__", "") in self.READS
+        return func(*args, **(kwargs or {}))
 
 
 class MoveRecorder(TorchFunctionMode):

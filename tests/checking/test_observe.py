@@ -134,6 +134,12 @@ PAIRS = {
         lambda x: x * 2 if x.sum().item() else x,
         one(matrix),
     ),
+    "host syncs of whole tensors": (
+        observe.host_syncs(),
+        lambda x: x * 2,
+        lambda x: torch.tensor(x.tolist()) * 2,
+        one(matrix),
+    ),
     "device moves": (
         observe.device_moves(),
         lambda x: x.to("cuda"),
@@ -197,6 +203,44 @@ def test_side_effects_are_seen_without_being_asked_for(facet, right, wrong, buil
     made = exercise(right, observe.value(), build)
     assert verdict(made, right) is Verdict.PASSED
     assert failing(made, wrong) == [facet]
+
+
+class Scale(nn.Module):
+    """The reference of an exercise that asks for a class."""
+
+    def __init__(self, dim: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+class IgnoresItsWeight(Scale):
+    """Right as long as the weight is 1."""
+
+    def forward(self, x):
+        return x
+
+
+class LeavesAHook(Scale):
+    def forward(self, x):
+        self.register_forward_hook(lambda *args: None)
+        return super().forward(x)
+
+
+def call_with_other_weights(answer, x):
+    module = answer(3)
+    with torch.no_grad():
+        module.weight.copy_(torch.tensor([2.0, -1.0, 0.5]))
+    return module(x), observe.registered_in(module)
+
+
+def test_an_exercise_may_ask_for_a_class():
+    made = exercise(Scale, observe.value(), one(matrix), call_with_other_weights)
+    assert judge_callable(made, Scale).verdict is Verdict.PASSED
+    assert verdict(made, IgnoresItsWeight) is Verdict.FAILED
+    assert verdict(made, LeavesAHook) is Verdict.FAILED
 
 
 def test_strides_of_dimensions_that_are_never_stepped_along_do_not_count():
