@@ -194,10 +194,10 @@ def _next_step(exercise: Exercise, report: Report) -> str:
     used = store().hints_used(exercise.name)
     if used < len(exercise.hints):
         kind = ("where to look", "what to compute", "nearly the code")[used]
-        offer = f"hint({exercise.name}) shows hint {used + 1} of {len(exercise.hints)}: {kind}."
+        offer = f"`hint({exercise.name})` shows hint {used + 1} of {len(exercise.hints)}: {kind}."
     else:
         offer = "All hints are used."
-    return f"{offer} solution({exercise.name}) is open to you." if _may_see_solution(exercise) else offer
+    return f"{offer} `solution({exercise.name})` is open to you." if _may_see_solution(exercise) else offer
 
 
 def _course_rows() -> list[tuple[str, list[tuple[str, str, str, bool]]]]:

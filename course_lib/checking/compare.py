@@ -160,5 +160,7 @@ def _describe_container(record: Record) -> str:
         inner = ", ".join(describe(item) for _, item in items)
         comma = "," if record.kind == "tuple" and len(items) == 1 else ""
         return f"[{inner}]" if record.kind == "list" else f"({inner}{comma})"
+    if record.kind == "facts" and [key for key, _ in items] == ["result"]:
+        return describe(items[0][1])
     inner = ", ".join(f"{key}: {describe(item)}" for key, item in items)
     return inner if record.kind in ("facts", "changes") else f"{record.kind}({inner})"

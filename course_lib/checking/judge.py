@@ -21,7 +21,7 @@ from course_lib.checking.rules import CallTracer, named_in_source
 from course_lib.checking.trial import Case, Trial, quarantine, run_case
 from course_lib.checking.verdict import Facet, Report, Verdict
 
-SHORT = 60  # characters of a description that fit in a table cell
+SHORT = 100  # characters of a description that fit in a table cell
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,217 @@
+"""The command line: `python3 -m course_lib [command]`. Standard library only until the environment exists."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from course_lib import doctor, environment, workbook
+from course_lib.environment import Problem
+
+USAGE = """\
+usage: python3 -m course_lib [command] [arguments]
+
+for learners
+  start [jupyter lab's arguments]   set up what is needed, and open the first notebook (the default)
+  status                            what you have done so far
+  check NOTEBOOK [--json]           check all answers; exit 0: all passed, 1: not yet, 2: could not run
+  reset EXERCISE | NOTEBOOK         begin it again; a copy of yours is kept in workbook/backups
+  doctor                            what is installed and used, and what to do about each problem
+
+for authors
+  test [pytest's arguments]         set up what is needed, and run the whole suite
+  build [NAME ...] [--no-execute]   make the notebooks from solutions/*.py
+"""
+
+QUIET_LAB = (  # Lab would ask about news at its first start, and look for updates on the network
+    "--LabApp.news_url=None",
+    "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+)
+REPEATABLE = {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99", "PYTHONHASHSEED": "0"}
+COULD_NOT_RUN = 2
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    command, rest = _split(list(sys.argv[1:] if arguments is None else arguments))
+    try:
+        return _run(command, rest)
+    except Problem as problem:
+        print(f"course_lib: {problem}", file=sys.stderr)
+        return COULD_NOT_RUN
+    except KeyboardInterrupt:
+        print("\ncourse_lib: interrupted.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _split(arguments: list[str]) -> tuple[str, list[str]]:
+    """The command and its arguments; no command, or an option in its place, means start."""
+    if not arguments or (arguments[0].startswith("-") and arguments[0] not in ("-h", "--help")):
+        return "start", arguments
+    return arguments[0], arguments[1:]
+
+
+def _run(command: str, rest: list[str]) -> int:
+    if command in ("-h", "--help", "help") or rest in (["-h"], ["--help"]):
+        print(USAGE, end="")
+        return 0
+    if command not in COMMANDS:
+        raise Problem(
+            f"There is no command {command}.",
+            f"the commands are {', '.join(COMMANDS)}.",
+            "python3 -m course_lib --help says what each one does.",
+        )
+    return COMMANDS[command](rest)
+
+
+# Commands that set the environment up
+
+
+def start(rest: list[str]) -> int:
+    """Set up what is needed and become JupyterLab. `rest` goes to `jupyter lab`."""
+    python = environment.prepare()
+    for line in workbook.deliver():
+        print(line)
+    first = workbook.first_notebook()
+    print(f"Starting JupyterLab with {first.name}. To end it, press Ctrl-C twice in this terminal.")
+    return environment.hand_over([*lab_command(python, first), *rest], environment.variables())
+
+
+def lab_command(python: Path, notebook: Path) -> list[str]:
+    """How JupyterLab is started here: as root, and without a browser, where that is how things are."""
+    root, page = f"--ServerApp.root_dir={notebook.parent}", f"--LabApp.default_url=/lab/tree/{notebook.name}"
+    command = [str(python), "-m", "jupyterlab", root, page, *QUIET_LAB]
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        command.append("--allow-root")
+    if not doctor.has_browser():
+        command.append("--no-browser")
+    return command
+
+
+def test(rest: list[str]) -> int:
+    """Set up what is needed and become pytest. `rest` goes to pytest."""
+    python = environment.prepare(("test",))
+    return environment.hand_over(
+        [python, "-m", "pytest", *rest], {**environment.variables(), **REPEATABLE}, environment.ROOT
+    )
+
+
+# Commands that run inside the environment
+
+
+def in_environment(command: str, rest: list[str], work: Callable[[], int], *extras: str) -> int:
+    """Do the work here if this interpreter will do; else repeat the command with the one that will.
+
+    Raises Problem where no environment has been set up.
+    """
+    python = environment.ready(extras)
+    if python is None:
+        setup = "python3 -m course_lib test" if extras else "python3 -m course_lib"
+        raise Problem(
+            f"{command} needs the course's environment, and there is none that is up to date.",
+            "it has not been set up yet, or what the course needs has changed since.",
+            f"run this first: {setup}",
+        )
+    if python == Path(sys.executable):
+        os.environ.update(environment.variables())
+        return work()
+    return environment.hand_over([python, "-m", "course_lib", command, *rest], environment.variables())
+
+
+def status(rest: list[str]) -> int:
+    """Print what the learner has done so far."""
+    _parser("status", "What you have done so far.").parse_args(rest)
+    return in_environment("status", rest, _print_status)
+
+
+def _print_status() -> int:
+    from course_lib.session import status_text
+
+    print(status_text())
+    return 0
+
+
+def check(rest: list[str]) -> int:
+    """Check all answers of a notebook."""
+    parser = _parser("check", "Check all answers. Exit 0: all passed, 1: not yet, 2: could not run.")
+    parser.add_argument("notebook", help="a path, or the name of a notebook in workbook/")
+    parser.add_argument("--json", action="store_true", help="print the reports as JSON")
+    options = parser.parse_args(rest)
+    path = workbook.find(options.notebook)
+    return in_environment("check", rest, lambda: _check(path, options.json))
+
+
+def _check(path: Path, as_json: bool) -> int:
+    from course_lib import selfcheck
+
+    return selfcheck.main(path, as_json)
+
+
+def build(rest: list[str]) -> int:
+    """Make the notebooks from their sources."""
+    parser = _parser("build", "Make notebooks/ and solutions/*.ipynb from solutions/*.py.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as 01_tensors; else all of them")
+    parser.add_argument("--no-execute", action="store_true", help="do not run the solved notebooks")
+    options = parser.parse_args(rest)
+    return in_environment("build", rest, lambda: _build(options.names, not options.no_execute), "test")
+
+
+def _build(names: list[str], execute: bool) -> int:
+    from course_lib import authoring
+
+    return authoring.build(names or None, execute)
+
+
+# Commands that need no environment
+
+
+def reset(rest: list[str]) -> int:
+    """Begin an exercise or a notebook again."""
+    parser = _parser("reset", "Begin again. A copy of yours is kept in workbook/backups.")
+    parser.add_argument("name", metavar="EXERCISE|NOTEBOOK", help="such as flat_index, or 01_tensors")
+    done = workbook.reset(parser.parse_args(rest).name)
+    _record_reset(done.exercises)
+    print(done.message)
+    return 0
+
+
+def _record_reset(exercises: Sequence[str]) -> None:
+    from course_lib.progress import Progress, default_path
+
+    progress = Progress(default_path())
+    for exercise in exercises:
+        progress.record_reset(exercise)
+    for notice in progress.notices:
+        print(notice, file=sys.stderr)
+
+
+def diagnose(rest: list[str]) -> int:
+    """Say what is installed and what the course will use, and what to do about each problem."""
+    _parser("doctor", "What is installed and used, and what to do about each problem.").parse_args(rest)
+    try:
+        python = environment.ready()
+    except Problem:  # doctor says so itself
+        python = None
+    if python in (None, Path(sys.executable)):
+        return doctor.main()
+    return environment.hand_over([python, "-m", "course_lib", "doctor"], environment.variables())
+
+
+def _parser(command: str, description: str) -> argparse.ArgumentParser:
+    prog = f"python3 -m course_lib {command}"
+    return argparse.ArgumentParser(prog=prog, description=description, allow_abbrev=False)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "start": start,
+    "test": test,
+    "status": status,
+    "check": check,
+    "reset": reset,
+    "build": build,
+    "doctor": diagnose,
+}
