@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from course_lib import exercises
-from course_lib.checking import Exercise, Misconception, Verdict, find_answer, judge
+from course_lib.checking import Answer, Exercise, Misconception, Verdict, find_answer, judge
 from course_lib.checking.records import tensors_in
 from course_lib.checking.trial import global_state
 from tests.answers import answer_from, cells_for, surroundings
@@ -249,17 +249,26 @@ def test_a_forbidden_call_is_found_under_another_name(exercise, item):
 
 @over(RULES)
 def test_a_forbidden_name_is_found_in_the_source(exercise, item):
-    cells = cells_for(exercise, exercise.reference)
+    """It need not run: a call behind a condition that the cases never meet is found by name."""
     name = item.__name__
-    inside = (
-        f"    if False:\n        import {name}\n"
-        if hasattr(item, "zeros")
-        else f"    if False:\n        x.{name}()\n"
-    )
-    header, body = cells[1].split("\n", 1)
-    report = judge(exercise, find_answer([cells[0], f"{header}\n{inside}{body}"], exercise.name))
+    call = f"import {name}; {name}.zeros(1)" if hasattr(item, "zeros") else f"x.{name}()"
+    report = judge(exercise, with_first_line(exercise, f"if False: {call}"))
     assert report.verdict is Verdict.FAILED, report
     assert "forbidden calls" in [facet.name for facet in report.facets]
+
+
+@over(RULES)
+def test_importing_or_annotating_is_no_call(exercise, item):
+    package = item.__name__ if hasattr(item, "zeros") else "torch"
+    answer = with_first_line(exercise, "math.pi", f"import math, {package}")
+    assert judge(exercise, answer).verdict is Verdict.PASSED
+
+
+def with_first_line(exercise: Exercise, line: str, imports: str = "") -> Answer:
+    """The reference with one more line, at its beginning."""
+    surroundings_, source = cells_for(exercise, exercise.reference)
+    header, body = source.split("\n", 1)
+    return find_answer([surroundings_, imports, f"{header}\n    {line}\n{body}"], exercise.name)
 
 
 # ---- what an author must give ------------------------------------------------------------------------------------

@@ -29,36 +29,51 @@ def label(forbidden: Forbidden) -> str:
 
 
 def named_in_source(answer: Answer, forbids: tuple[Forbidden, ...]) -> list[str]:
-    """The forbidden things that the answer's source names."""
-    tree = ast.parse(answer.source)
-    names, modules = _named(tree), _imported(tree)
-    return [
-        label(f)
-        for f in forbids
-        if (f.__name__ in modules if isinstance(f, ModuleType) else f.__name__ in names)
-    ]
+    """The forbidden things that the answer's source names, annotations aside."""
+    tree = _without_annotations(ast.parse(answer.source))
+    names, modules = _named(tree), _used_modules(tree)
+    return [label(f) for f in forbids if f.__name__ in (modules if isinstance(f, ModuleType) else names)]
+
+
+def _without_annotations(tree: ast.AST) -> ast.AST:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            node.returns = None
+    return tree
 
 
 def _named(tree: ast.AST) -> set[str]:
     """Attributes (`x.unfold`), names imported from elsewhere, and strings handed to getattr."""
-    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    imports = {
-        alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
+    nodes = list(ast.walk(tree))
+    attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    imports = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
     getattrs = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr"
+        node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr"
     ]
     strings = {arg.value for node in getattrs for arg in node.args[1:2] if isinstance(arg, ast.Constant)}
     return attributes | imports | strings
 
 
-def _imported(tree: ast.AST) -> set[str]:
-    """Top-level packages that the source imports."""
-    names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    return {name.split(".")[0] for name in names}
+def _used_modules(tree: ast.AST) -> set[str]:
+    """Top-level packages of which the source reads something; that one line imports others too is no use of them."""
+    packages: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            packages |= {_bound_name(alias): _package(node, alias) for alias in node.names}
+    read = {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    return {package for name, package in packages.items() if name in read}
+
+
+def _bound_name(alias: ast.alias) -> str:
+    return (alias.asname or alias.name).split(".")[0]
+
+
+def _package(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+    return (getattr(node, "module", None) or alias.name).split(".")[0]
 
 
 class CallTracer(TorchDispatchMode):
