@@ -259,7 +259,9 @@ class TestTwoKernels:
     def test_a_lock_that_never_ends_is_a_notice(
         self, progress: Progress, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        module = sys.modules[Progress.__module__]  # the package's attribute of that name is what a notebook calls
+        module = sys.modules[
+            Progress.__module__
+        ]  # the package's attribute of that name is what a notebook calls
         monkeypatch.setattr(module, "BUSY_SECONDS", 0.01)
         progress.record_attempt("e", "a", "failed", "")
         with closing(sqlite3.connect(path, isolation_level=None)) as other:

@@ -19,6 +19,10 @@ from typing import Any
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+class NotDefined(Exception):
+    """The answer's source ran and did not define its name: the definition stands behind a false condition."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """An answer's own source: `source` is complete, `definition` the text of the last definition alone."""
@@ -39,11 +43,16 @@ class Answer:
         return ast.parse(self.definition).body[-1]
 
     def load(self) -> Any:
-        """Run the source in a fresh module and return what it defines. Raises whatever the source raises."""
+        """Run the source in a fresh module and return what it defines.
+
+        Raises NotDefined, and whatever the source raises.
+        """
         module = types.ModuleType("answer")
         filename = f"<your {self.name}>"
         linecache.cache[filename] = (len(self.source), None, self.source.splitlines(keepends=True), filename)
         exec(compile(self.source, filename, "exec"), module.__dict__)
+        if self.name not in module.__dict__:
+            raise NotDefined(self.name)
         return module.__dict__[self.name]
 
 

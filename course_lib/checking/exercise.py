@@ -30,7 +30,7 @@ def _call(answer: Callable, *args: Any, **kwargs: Any) -> Any:
     return answer(*args, **kwargs)
 
 
-@dataclass
+@dataclass(eq=False)
 class Exercise:
     """One graded task. Its name and statement are those of the reference."""
 
@@ -44,12 +44,18 @@ class Exercise:
     observes: list[Observer]
     points: float = 1
     stretch: bool = False
-    number: str = ""  # its place in the course, e.g. 01.3; given by the course's table
     forbids: tuple[Forbidden, ...] = ()
-    misconceptions: list[Misconception] = field(default_factory=list)
-    alternatives: list[Callable] = field(default_factory=list)
-    _build: Callable[[torch.Generator], Iterator[Case]] | None = None
-    _scenario: Callable = _call
+    number: str = field(
+        default="", init=False
+    )  # its place in the course, e.g. 01.3; given by the course's table
+    misconceptions: list[Misconception] = field(default_factory=list, init=False)
+    alternatives: list[Callable] = field(default_factory=list, init=False)
+    expected: list | None = field(
+        default=None, init=False, repr=False
+    )  # the reference's observations, once made
+    seen_of_misconceptions: dict[str, list] = field(default_factory=dict, init=False, repr=False)
+    _build: Callable[[torch.Generator], Iterator[Case]] | None = field(default=None, init=False, repr=False)
+    _scenario: Callable = field(default=_call, init=False, repr=False)
 
     def cases(self, build: Callable[[torch.Generator], Iterator[Case]]) -> Callable:
         """Decorator: a generator function that yields the cases, small ones first."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from course_lib.checking.answer import Answer, is_stub
+from course_lib.checking.answer import Answer, NotDefined, is_stub
 from course_lib.checking.compare import describe, difference
 from course_lib.checking.exercise import Exercise, Misconception
 from course_lib.checking.observe import Observer
@@ -200,14 +200,14 @@ def _describe(observer: Observer, record: Any) -> str:
 
 def expected_observations(exercise: Exercise) -> list[Observation]:
     """The reference's observations, computed once. With a precise observer its values come from float64 runs."""
-    if "_expected" not in vars(exercise):
+    if exercise.expected is None:
         observations, _ = observe(exercise, exercise.reference)
         if any(o.precise for o in exercise.observers):
             wide, _ = observe(exercise, exercise.reference, precise=True)
             observations = [_with_wide_values(exercise, *pair) for pair in zip(observations, wide)]
         _assert_sound(exercise, observations)
-        exercise._expected = observations
-    return exercise._expected
+        exercise.expected = observations
+    return exercise.expected
 
 
 def _with_wide_values(exercise: Exercise, plain: Observation, wide: Observation) -> Observation:
@@ -244,7 +244,7 @@ def diagnose(exercise: Exercise, got: list[Observation]) -> Misconception | None
 
 
 def _fits(exercise: Exercise, misconception: Misconception, got: list[Observation]) -> bool:
-    known = vars(exercise).setdefault("_observed", {})
+    known = exercise.seen_of_misconceptions
     if misconception.name not in known:
         known[misconception.name], _ = observe(exercise, misconception.answer)
     return all(_looks_the_same(exercise, a, b) for a, b in zip(known[misconception.name], got))
@@ -379,7 +379,7 @@ def _join(words: list[str]) -> str:
 
 
 def _could_not_load(exercise: Exercise, error: BaseException) -> Report:
-    if isinstance(error, KeyError):
+    if isinstance(error, NotDefined):
         return _report(exercise, Verdict.NOT_ATTEMPTED, f"{exercise.name} was not defined when its cell ran.")
     summary = f"Your definition could not be run: {type(error).__name__}."
     return _report(exercise, Verdict.ERROR, summary, error=_learners_traceback(error))

@@ -7,6 +7,7 @@ import ast
 import pytest
 
 from course_lib.checking import find_answer, is_stub
+from course_lib.checking.answer import NotDefined
 
 
 def load(*cells: str):
@@ -84,6 +85,11 @@ def test_what_a_comprehension_or_a_class_body_reads_comes_along():
     assert load("k = 3", "table = [k * i for i in range(3)]", "def f(): return table[2]")() == 6
     assert load("k = 3", "class A:\n    n = k", "def f(): return A.n")() == 3
     assert load("k = 3", "def f():\n    def g(): return lambda: k\n    return g()()")() == 3
+
+
+def test_a_definition_behind_a_false_condition_is_none():
+    with pytest.raises(NotDefined):
+        load("if False:\n    def f(): return 1")
 
 
 def test_star_imports_come_along():
