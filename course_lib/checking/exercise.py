@@ -55,7 +55,7 @@ class Exercise:
     )  # the reference's observations, once made
     seen_of_misconceptions: dict[str, list] = field(default_factory=dict, init=False, repr=False)
     _build: Callable[[torch.Generator], Iterator[Case]] | None = field(default=None, init=False, repr=False)
-    _scenario: Callable = field(default=_call, init=False, repr=False)
+    _scenario: Callable = field(default_factory=lambda: _call, init=False, repr=False)
 
     def cases(self, build: Callable[[torch.Generator], Iterator[Case]]) -> Callable:
         """Decorator: a generator function that yields the cases, small ones first."""

@@ -230,7 +230,9 @@ def _widened(plain: Any, wide: Any) -> Any:
 
 
 def _assert_sound(exercise: Exercise, observations: list[Observation]) -> None:
-    """An observer that can't read the reference's result is our fault, never the learner's."""
+    """A reference that never returns, or that an observer can't read, is our fault, never the learner's."""
+    if all(seen.raised for seen in observations):
+        raise Fault(f"{exercise.name}: the reference raises {observations[0].exception!r} in every case")
     for case, seen in zip(_cases(exercise), observations):
         for name, record in seen.facets.items():
             if isinstance(record, Record) and record.kind.startswith("could not be observed"):

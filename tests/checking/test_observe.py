@@ -258,10 +258,17 @@ def test_a_subclass_of_the_expected_exception_will_do():
 
         return answer
 
-    made = exercise(raises(ValueError()), observe.value(), one(matrix))
-    assert verdict(made, raises(Mine())) is Verdict.PASSED
-    assert verdict(made, raises(TypeError())) is Verdict.FAILED
-    assert verdict(made, lambda x: x) is Verdict.FAILED
+    def fresh(rng):
+        yield case("fine", torch.zeros(1))
+        yield case("refused", torch.ones(1))
+
+    def only_zeros(error):
+        return lambda x: 0 if x.sum() == 0 else raises(error)(x)
+
+    made = exercise(only_zeros(ValueError()), observe.value(), fresh)
+    assert verdict(made, only_zeros(Mine())) is Verdict.PASSED
+    assert verdict(made, only_zeros(TypeError())) is Verdict.FAILED
+    assert verdict(made, lambda x: 0) is Verdict.FAILED
 
 
 def test_exit_in_an_answer_is_an_error_of_that_answer():
@@ -276,6 +283,15 @@ def test_a_broken_exercise_is_our_fault():
 
     report = judge_callable(exercise(keeps, observe.value(), broken), keeps)
     assert report.verdict is Verdict.GRADER_FAULT and "broken case" in report.error and report.points == 0
+
+
+def test_a_reference_that_never_returns_is_our_fault():
+    def broken(x):
+        raise TypeError("wrong signature")
+
+    report = judge_callable(exercise(broken, observe.value(), one(matrix)), keeps)
+    assert report.verdict is Verdict.GRADER_FAULT
+    assert "wrong signature" in report.error
 
 
 def test_an_observer_that_cannot_read_the_reference_is_our_fault():
