@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import os
 import re
 import subprocess
@@ -74,11 +75,21 @@ def test_learners_notebooks_hold_no_output(name):
 # ---- every state runs from top to bottom -------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def executed(tmp_path_factory):
+    """A function from a notebook's name and state to the executed notebook; each is executed once."""
+
+    @functools.cache
+    def execute(name: str, state: str):
+        return run(STATES[state](name), tmp_path_factory.mktemp("run"))
+
+    return execute
+
+
 @each_notebook
 @pytest.mark.parametrize("state", STATES)
-def test_notebooks_run_from_top_to_bottom(name, state, tmp_path):
-    done = run(STATES[state](name), tmp_path)
-    assert errors(done) == []
+def test_notebooks_run_from_top_to_bottom(name, state, executed):
+    assert errors(executed(name, state)) == []
 
 
 @each_notebook
@@ -145,9 +156,9 @@ def verdicts_shown(notebook) -> dict[str, str]:
 
 
 @each_notebook
-def test_check_and_the_command_line_agree(name, tmp_path):
+def test_check_and_the_command_line_agree(name, executed):
     notebook = half_solved(name)
-    shown = verdicts_shown(run(notebook, tmp_path))
+    shown = verdicts_shown(executed(name, "half solved"))
     lines = selfcheck.judge_cells([cell.source for cell in code_cells(notebook)], name)
     assert shown == {line.name: line.verdict for line in lines if line.kind == "exercise"}
     assert name == "00_start_here" or {"passed", "not attempted"} < set(shown.values())
