@@ -31,6 +31,7 @@ QUIET_LAB = (  # Lab would ask about news at its first start, and look for updat
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
 )
 REPEATABLE = {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99", "PYTHONHASHSEED": "0"}
+TWO_AT_ONCE = ("-n", "2", "--dist", "loadfile")  # most tests wait for a kernel, a browser or a process
 COULD_NOT_RUN = 2
 INTERRUPTED = 130
 
@@ -95,9 +96,8 @@ def lab_command(python: Path, notebook: Path) -> list[str]:
 def test(rest: list[str]) -> int:
     """Set up what is needed and become pytest. `rest` goes to pytest."""
     python = environment.prepare(("test",))
-    return environment.hand_over(
-        [python, "-m", "pytest", *rest], {**environment.variables(), **REPEATABLE}, environment.ROOT
-    )
+    command = [python, "-m", "pytest", *TWO_AT_ONCE, *rest]
+    return environment.hand_over(command, {**environment.variables(), **REPEATABLE}, environment.ROOT)
 
 
 # Commands that run inside the environment

@@ -322,7 +322,7 @@ class TestNotOurs:
     @pytest.fixture
     def open_folder(self, tmp_path: Path):
         for folder in (tmp_path, *tmp_path.parents):
-            if folder.stat().st_uid == os.getuid() and folder.name.startswith("pytest-"):
+            if folder.stat().st_uid == os.getuid() and folder.name.startswith(("pytest-", "popen-")):
                 folder.chmod(0o755)
         return tmp_path
 

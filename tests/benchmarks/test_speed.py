@@ -1,6 +1,6 @@
 """The speeds that the course promises, measured and printed beside the promise; nothing here fails for being slow.
 
-python3 -m course_lib test -m benchmark -s
+python3 -m course_lib test -n 0 -m benchmark -s
 """
 
 from __future__ import annotations
