@@ -206,7 +206,7 @@ def test_test_runs_pytest_with_its_arguments_and_passes_its_exit_code_on(course)
     )
     outcome = run(course, "test", "-q", "-k", "not another", OMP_NUM_THREADS="5")
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
-    assert "1 failed, 1 passed, 1 deselected" in outcome.stdout
+    assert "1 failed, 1 passed" in outcome.stdout
 
 
 def test_test_sets_up_what_the_tests_need(monkeypatch):
