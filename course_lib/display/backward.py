@@ -254,9 +254,9 @@ def _destination(record: Record, step: Step, edge: Edge) -> str:
 def _accumulation(record: Record, step: Step) -> str:
     name, (gradient,) = record.leaf_name(step.node), step.cotangents
     if gradient is None:
-        return f"nothing accumulates in {name}.grad"
+        return f"would leave {name}.grad as it is"
     now = "None" if record.graph.nodes[step.node].variable.grad is None else "there"
-    return f"backward() would add {value_text(gradient)} to {name}.grad, which is {now} now"
+    return f"would add {value_text(gradient)} to {name}.grad, now {now}"
 
 
 # ---- as HTML -------------------------------------------------------------------------------------------
@@ -270,9 +270,10 @@ _SHEET = f"""
   padding: 4px 16px 4px 4px !important; border: 0; border-top: 1px solid {LINE} !important;
   background: none !important; font-weight: normal; }}
 .cl-gr thead th {{ border-top: 0 !important; font-weight: 600; opacity: .78; }}
-.cl-gr td {{ font-family: {MONO}; overflow-wrap: anywhere; }}
+.cl-gr td {{ font-family: {MONO}; overflow-wrap: anywhere; }} .cl-gr td.k {{ white-space: nowrap; }}
 .cl-gr tbody tr:focus {{ outline: 2px solid currentColor; outline-offset: -2px; }}
 """
+_NOTHING_ADDED = "This run added nothing to any .grad."
 _LIGHT = "rgba(255, 193, 7, .4)"
 
 
@@ -281,7 +282,7 @@ def _picture(record: Record) -> str:
         f"The graph of {record.name}: {summary(record.graph)}. The table says what each node does."
     )
     graph = f'<div role="img" aria-label="{spoken}">{drawing(record.sketch)}</div>'
-    notes = f"Boxes carry the number of their step. {legend(record.sketch)} Point at a step to see its box."
+    notes = f"The number of a box is its step: point at either. {legend(record.sketch)} {_NOTHING_ADDED}"
     return (
         f'{sheet(_SHEET + _hover_rules(record))}<div class="cl-gr">{heading(*record.title)}'
         f'<div class="s">{graph}{_table(record)}</div><div class="d">{notes}</div></div>'
@@ -291,7 +292,7 @@ def _picture(record: Record) -> str:
 def _hover_rules(record: Record) -> str:
     """Pointing at a step lights up its box, and the other way round, in the picture that holds them."""
     numbers = [number for number, _ in record.shown()]
-    boxes = ", ".join(f".cl-gr:has(.r{n}:is(:hover, :focus)) .n{n} > .b" for n in numbers)
+    boxes = ", ".join(f".cl-gr:has(.r{n}:is(:hover, :focus)) .n{n} > rect.b" for n in numbers)
     arrows = ", ".join(f".cl-gr:has(.r{n}:is(:hover, :focus)) .n{n} > path:not(.z)" for n in numbers)
     rows = ", ".join(f".cl-gr:has(.n{n}:hover) .r{n}, .cl-gr .r{n}:hover" for n in numbers)
     return (
@@ -308,9 +309,10 @@ def _table(record: Record) -> str:
 
 
 def _row(record: Record, number: int, step: Step) -> str:
-    cells = [[record.title_of(step.node)], _arrivals(step), _departures(record, step)]
+    cells = [_arrivals(step), _departures(record, step)]
     columns = "".join(f"<td>{'<br>'.join(map(escape, lines))}</td>" for lines in cells)
-    return f'<tr class="r{number}" tabindex="0"><th scope="row">{number}</th>{columns}</tr>'
+    node = f'<td class="k">{escape(record.title_of(step.node))}</td>'
+    return f'<tr class="r{number}" tabindex="0"><th scope="row">{number}</th>{node}{columns}</tr>'
 
 
 # ---- as text -------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from torch.autograd.graph import Node
 
 from course_lib.display.layers import Layout, Point, layout
 from course_lib.display.names import Names, as_typed, variables
-from course_lib.display.nodes import Edge, Graph, is_leaf, operation, read_graph, saved, size_and_dtype
+from course_lib.display.nodes import FREED, Edge, Graph, is_leaf, operation, read_graph, saved, size_and_dtype
 from course_lib.display.strips import storage_identity
 from course_lib.display.theme import INK, LINE, MONO, TENSOR_COLORS, TINT, Face, escape, inline, style
 
@@ -135,12 +135,17 @@ def plural(count: int, noun: str, nouns: str = "") -> str:
 
 @dataclass(frozen=True)
 class Card:
-    """What a box says: a tag for an output or a leaf, the operation, and lines of detail."""
+    """What a box says: a tag for an output or a leaf, the operation, lines about it, and what it saved."""
 
     tag: str
     title: str
-    lines: list[str]
+    notes: list[str]
+    saved: list[str]
     is_leaf: bool
+
+    @property
+    def lines(self) -> list[str]:
+        return [*self.notes, *(line if line == FREED else f"saved {line}" for line in self.saved)]
 
 
 @dataclass(frozen=True)
@@ -187,17 +192,17 @@ def _card(node: Node, names: Names, outputs: list[str]) -> Card:
     if is_leaf(node):
         x = node.variable
         lines = [size_and_dtype(x), _grad_line(x)]
-        return Card(f"leaf {names.of(x)}".strip(), operation(node), lines, True)
+        return Card(f"leaf {names.of(x)}".strip(), operation(node), lines, [], True)
     results = names.of_results(node)
     shown = [name for name in results if name in outputs]
     others = [name for name in results if name not in outputs]
     made = [f"makes {', '.join(others)}"] if others else []
     tag = f"output {', '.join(shown)}" if shown else ""
-    return Card(tag, operation(node), made + saved(node, names), False)
+    return Card(tag, operation(node), made, saved(node, names), False)
 
 
 def _grad_line(x: Tensor) -> str:
-    return ".grad is None: backward fills it" if x.grad is None else ".grad is there: backward adds to it"
+    return ".grad is None" if x.grad is None else ".grad is there"
 
 
 # ---- as SVG --------------------------------------------------------------------------------------------
@@ -206,8 +211,9 @@ MARGIN = 6
 PADDING = 10
 TITLE_CHAR, LINE_CHAR = 7.3, 6.7  # the width of a character of 12 px in bold and of 11 px
 TAG_HEIGHT, TITLE_HEIGHT, LINE_HEIGHT = 20, 20, 15
-PORT_WIDTH = 34
-STUB = 15
+PORT_WIDTH, PORT_HEIGHT = 34, 12
+STUB, STUB_HEIGHT = 15, 26
+LEAST_SCALE = 0.75  # a wide graph shrinks this far before it scrolls
 
 _SHEET = f"""
 .cl-gr {{ color: {INK}; font-size: 13px; line-height: 1.4; margin: 6px 0; overflow-x: auto; max-width: 100%; }}
@@ -216,10 +222,12 @@ _SHEET = f"""
 .cl-gr .d {{ font-size: 12px; margin: 4px 0; }}
 .cl-gr code {{ font-family: {MONO}; font-size: 12px; background: {TINT} !important; color: inherit;
   padding: 1px 4px; border-radius: 3px; }}
-.cl-gr svg {{ display: block; max-width: none !important; overflow: visible; }}
+.cl-gr svg {{ display: block; height: auto; overflow: visible; }}
 .cl-gr svg text {{ font-family: {MONO}; font-size: 11px; fill: currentColor; white-space: pre; }}
 .cl-gr svg .o {{ font-size: 12px; font-weight: 600; }}
-.cl-gr svg .q {{ opacity: .78; }} .cl-gr svg .e {{ text-anchor: end; }} .cl-gr svg .m {{ text-anchor: middle; }}
+.cl-gr svg .q {{ opacity: .78; }} .cl-gr svg .e {{ text-anchor: end; }}
+.cl-gr svg .m, .cl-gr svg .p {{ text-anchor: middle; }}
+.cl-gr svg .p {{ font-size: 10px; opacity: .78; }}
 .cl-gr svg .w {{ fill: #fff; font-weight: 600; }}
 .cl-gr svg .b {{ fill: {TINT}; stroke: {LINE}; stroke-width: 1; }}
 .cl-gr svg .out > .b {{ stroke: {OUTPUT_COLOR}; stroke-width: 1.5; }}
@@ -228,7 +236,7 @@ _SHEET = f"""
 .cl-gr svg path {{ fill: none; stroke: currentColor; stroke-opacity: .6; stroke-width: 1.3; }}
 .cl-gr svg polygon {{ fill: currentColor; fill-opacity: .75; stroke: none; }}
 .cl-gr svg path.z {{ stroke-dasharray: 2 3; stroke-opacity: .5; }}
-.cl-gr svg g:hover > .b {{ stroke: currentColor; stroke-width: 2; }}
+.cl-gr svg g:hover > rect.b {{ stroke: currentColor; stroke-width: 2; }}
 .cl-gr svg g:hover > path:not(.z) {{ stroke-opacity: 1; stroke-width: 2.4; }}
 """
 
@@ -258,12 +266,14 @@ def _spoken(sketch: Sketch, i: int) -> str:
 
 def legend(sketch: Sketch) -> str:
     """How to read the picture, as far as this one goes."""
+    saving = any(card.saved for card in sketch.cards)
     forks = any(edge.input for edge in sketch.edges)
     nones = any(edge.target is None for edge in sketch.edges)
     parts = [
-        "Gradients flow along the arrows.",
-        "A number where an arrow starts says which input of the operation it is for." if forks else "",
-        "A dashed line is an input that needs no gradient." if nones else "",
+        "Gradients flow along the arrows, and accumulate in the leaves.",
+        "A box lists what its operation saved for backward." if saving else "",
+        "The numbers at the bottom of a box are the inputs of its operation." if forks else "",
+        "A dashed end is an input that needs no gradient." if nones else "",
     ]
     return " ".join(filter(None, parts))
 
@@ -271,9 +281,11 @@ def legend(sketch: Sketch) -> str:
 def drawing(sketch: Sketch) -> str:
     """The boxes and the arrows between them."""
     nodes = "".join(_node_svg(sketch, i) for i in range(len(sketch.cards)))
-    width, height = sketch.place.width + 2 * MARGIN, sketch.place.height + 2 * MARGIN + 2 * STUB
+    below = STUB_HEIGHT if any(not _is_drawn(edge, sketch.cards) for edge in sketch.edges) else 0
+    width, height = sketch.place.width + 2 * MARGIN, sketch.place.height + 2 * MARGIN + below
+    fit = f"width: 100%; max-width: {width:.0f}px; min-width: {width * LEAST_SCALE:.0f}px"
     box = f"{-MARGIN} {-MARGIN} {width:.0f} {height:.0f}"
-    return f'<svg width="{width:.0f}" height="{height:.0f}" viewBox="{box}" aria-hidden="true">{nodes}</svg>'
+    return f'<svg style="{fit}" viewBox="{box}" aria-hidden="true">{nodes}</svg>'
 
 
 def _size(card: Card, edges: list[Edge], i: int) -> Point:
@@ -281,15 +293,17 @@ def _size(card: Card, edges: list[Edge], i: int) -> Point:
         (len(card.title) + 4) * TITLE_CHAR,
         *(len(line) * LINE_CHAR for line in [card.tag, *_shown(card)]),
     ]
-    ports = sum(edge.source == i for edge in edges) * PORT_WIDTH
-    height = (TAG_HEIGHT if card.tag else 0) + TITLE_HEIGHT + LINE_HEIGHT * len(_shown(card)) + PADDING
-    return max(max(texts) + 2 * PADDING, ports), height
+    ports = sum(edge.source == i for edge in edges)
+    extra = (TAG_HEIGHT if card.tag else 0) + (PORT_HEIGHT if ports > 1 else 0)
+    height = TITLE_HEIGHT + LINE_HEIGHT * len(_shown(card)) + PADDING + extra
+    return max(max(texts) + 2 * PADDING, ports * PORT_WIDTH), height
 
 
 def _shown(card: Card) -> list[str]:
     """The lines that fit in a box; what is cut off is in its tooltip."""
-    more = len(card.lines) - LINES_SHOWN
-    lines = card.lines if more <= 0 else [*card.lines[: LINES_SHOWN - 1], f"and {more + 1} more"]
+    lines = [*card.notes, *card.saved]
+    if (more := len(lines) - LINES_SHOWN) > 0:
+        lines = [*lines[: LINES_SHOWN - 1], f"and {more + 1} more"]
     return [line if len(line) <= LINE_WIDTH else f"{line[: LINE_WIDTH - 1]}…" for line in lines]
 
 
@@ -298,7 +312,7 @@ def _node_svg(sketch: Sketch, i: int) -> str:
     kind = "leaf" if card.is_leaf else "out" if card.tag else ""
     tip = escape("\n".join([sketch.label(i), *card.lines]))
     edges = "".join(_edge_svg(sketch, edge) for edge in sketch.edges if edge.source == i)
-    return f'<g class="n{sketch.numbers[i]} {kind}"><title>{tip}</title>{edges}{_box_svg(sketch, i)}</g>'
+    return f'<g class="n{sketch.numbers[i]} {kind}"><title>{tip}</title>{_box_svg(sketch, i)}{edges}</g>'
 
 
 def _box_svg(sketch: Sketch, i: int) -> str:
@@ -327,7 +341,7 @@ def _words(kind: str, x: float, y: float, text: str) -> str:
 
 def _edge_svg(sketch: Sketch, edge: Edge) -> str:
     x, y = _start(sketch, edge)
-    number = _words("q", x + 4, y + 12, str(edge.input)) if _siblings(sketch, edge) > 1 else ""
+    number = _words("p", x, y - 4, str(edge.input)) if _siblings(sketch, edge) > 1 else ""
     if not _is_drawn(edge, sketch.cards):
         end = "none" if edge.target is None else "more"
         return f'<path class="z" d="M{x:.1f} {y:.1f}v{STUB}"/>{number}{_words("q m", x, y + STUB + 9, end)}'
