@@ -307,9 +307,11 @@ def test_a_local_name_comes_before_a_global_one():
     assert "leaf local" in show_graph(local * 2).text
 
 
-def test_parameters_of_a_module_have_their_names():
-    model = torch.nn.Linear(2, 1)
-    assert "AccumulateGrad leaf model.weight" in show_graph(model(torch.ones(1, 2))).text
+def test_parameters_and_buffers_of_a_module_have_their_names():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.BatchNorm1d(1))
+    text = show_graph(model(torch.ones(3, 2))).text
+    assert "AccumulateGrad leaf model.0.weight" in text
+    assert "saved running_mean: model.1.running_mean, (1,) float32" in text
 
 
 def test_given_names_come_first_and_are_escaped():
@@ -580,6 +582,14 @@ def test_boxes_carry_the_numbers_of_their_steps(dag):
         title = group.findtext("title").splitlines()[0].split()
         boxes[group.get("class").split()[0]] = title[1]
     assert boxes == {f"n{number}": name for number, name in rows}
+
+
+def test_a_step_lights_up_its_box_by_mouse_and_by_keyboard():
+    x = leaf(2.0)
+    html = show_backward(x**3 + 5).html
+    for n in (1, 2, 3):
+        assert f".cl-gr:has(.r{n}:is(:hover, :focus)) .n{n} > rect.b" in html
+        assert f".cl-gr:has(.n{n}:hover) .r{n}" in html
 
 
 def test_an_output_that_is_no_scalar_starts_from_seeded_numbers():

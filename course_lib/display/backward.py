@@ -272,6 +272,7 @@ _SHEET = f"""
   background: none !important; font-weight: normal; }}
 .cl-gr thead th {{ border-top: 0 !important; font-weight: 600; opacity: .78; }}
 .cl-gr td {{ font-family: {MONO}; overflow-wrap: anywhere; }} .cl-gr td.k {{ white-space: nowrap; }}
+.cl-gr td .i {{ padding-left: 2em; text-indent: -2em; }}
 .cl-gr tbody tr:focus {{ outline: 2px solid currentColor; outline-offset: -2px; }}
 """
 _NOTHING_ADDED = "This run left every .grad as it is; backward() would accumulate."
@@ -311,9 +312,13 @@ def _table(record: Record) -> str:
 
 def _row(record: Record, number: int, step: Step) -> str:
     cells = [_arrivals(step), _departures(record, step)]
-    columns = "".join(f"<td>{'<br>'.join(map(escape, lines))}</td>" for lines in cells)
+    columns = "".join(f"<td>{''.join(map(_line, lines))}</td>" for lines in cells)
     node = f'<td class="k">{escape(record.title_of(step.node))}</td>'
     return f'<tr class="r{number}" tabindex="0"><th scope="row">{number}</th>{node}{columns}</tr>'
+
+
+def _line(text: str) -> str:
+    return f'<div class="i">{escape(text)}</div>'
 
 
 # ---- as text -------------------------------------------------------------------------------------------
