@@ -326,6 +326,15 @@ def test_an_output_without_a_variable_is_called_as_typed():
     assert show_graph(x.exp() + 1).text.startswith("graph of x.exp() + 1: ")
 
 
+def test_a_long_expression_is_cut_in_its_box_and_whole_elsewhere():
+    x = leaf(2.0)
+    picture = show_graph((x + 1000000).exp().sin().cos().exp().sin().cos().exp().sin().cos())
+    expression = "(x + 1000000).exp().sin().cos().exp().sin().cos().exp().sin().cos()"
+    assert f"[output {expression}]" in picture.text
+    texts = [text.text for text in svg(picture.html).iter("text")]
+    assert f"output {expression}"[:43] + "…" in texts
+
+
 def test_a_leaf_that_nobody_names_is_a_leaf():
     y = leaf(2.0) * 2
     assert "AccumulateGrad leaf\n" in show_graph(y).text

@@ -298,7 +298,7 @@ def drawing(sketch: Sketch) -> str:
 def _size(card: Card, edges: list[Edge], i: int) -> Point:
     texts = [
         (len(card.title) + 4) * TITLE_CHAR,
-        *(len(line) * LINE_CHAR for line in [card.tag, *_shown(card)]),
+        *(len(line) * LINE_CHAR for line in [_clipped(card.tag), *_shown(card)]),
     ]
     ports = sum(edge.source == i for edge in edges)
     extra = (TAG_HEIGHT if card.tag else 0) + (PORT_HEIGHT if ports > 1 else 0)
@@ -311,13 +311,17 @@ def _shown(card: Card) -> list[str]:
     lines = [*card.notes, *card.saved]
     if (more := len(lines) - LINES_SHOWN) > 0:
         lines = [*lines[: LINES_SHOWN - 1], f"and {more + 1} more"]
-    return [line if len(line) <= LINE_WIDTH else f"{line[: LINE_WIDTH - 1]}…" for line in lines]
+    return [_clipped(line) for line in lines]
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= LINE_WIDTH else f"{text[: LINE_WIDTH - 1]}…"
 
 
 def _node_svg(sketch: Sketch, i: int) -> str:
     card = sketch.cards[i]
     kind = "leaf" if card.is_leaf else "out" if card.tag else ""
-    tip = escape("\n".join([sketch.label(i), *card.lines]))
+    tip = escape("\n".join([sketch.label(i), card.tag, *card.lines]))
     edges = "".join(_edge_svg(sketch, edge) for edge in sketch.edges if edge.source == i)
     return f'<g class="n{sketch.numbers[i]} {kind}"><title>{tip}</title>{_box_svg(sketch, i)}{edges}</g>'
 
@@ -327,7 +331,7 @@ def _box_svg(sketch: Sketch, i: int) -> str:
     width, height = _size(card, sketch.edges, i)
     parts = [_rect("b", x, y, width, height)]
     if card.tag:
-        parts += [_rect("t", x, y, width, TAG_HEIGHT), _words("w", x + PADDING, y + 14, card.tag)]
+        parts += [_rect("t", x, y, width, TAG_HEIGHT), _words("w", x + PADDING, y + 14, _clipped(card.tag))]
         y += TAG_HEIGHT
     parts += [
         _words("o", x + PADDING, y + 17, card.title),
