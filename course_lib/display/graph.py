@@ -321,7 +321,7 @@ def _clipped(text: str) -> str:
 def _node_svg(sketch: Sketch, i: int) -> str:
     card = sketch.cards[i]
     kind = "leaf" if card.is_leaf else "out" if card.tag else ""
-    tip = escape("\n".join([sketch.label(i), card.tag, *card.lines]))
+    tip = escape("\n".join(filter(None, [sketch.label(i), "" if card.is_leaf else card.tag, *card.lines])))
     edges = "".join(_edge_svg(sketch, edge) for edge in sketch.edges if edge.source == i)
     return f'<g class="n{sketch.numbers[i]} {kind}"><title>{tip}</title>{_box_svg(sketch, i)}{edges}</g>'
 
