@@ -126,7 +126,8 @@ def right_only_if(exercise: Exercise, fits: Callable[[torch.Tensor], bool]) -> C
 
 
 def takes(exercise: Exercise, wanted: Callable[[torch.Tensor], bool]) -> bool:
-    return any(wanted(t) for case in exercise.fresh_cases() for _, t in tensors_in([*case.args]))
+    inputs = [item for case in exercise.fresh_cases() for item in (*case.args, *case.kwargs.values())]
+    return any(wanted(tensor) for _, tensor in tensors_in(inputs))
 
 
 WITH_TENSORS = [e for e in ALL if takes(e, lambda tensor: True)]
@@ -160,7 +161,7 @@ def test_an_answer_that_changes_its_input_fails(exercise):
         def call(*args, **kwargs):
             result = function(*args, **kwargs)
             with torch.no_grad():
-                for _, tensor in tensors_in([*args]):
+                for _, tensor in tensors_in([*args, *kwargs.values()]):
                     if tensor.dtype is not torch.bool and tensor._is_view() is False:
                         tensor.add_(1)
             return result

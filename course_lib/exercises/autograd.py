@@ -483,9 +483,11 @@ def _(answer, values, grads, lr):
     params = [value.clone().requires_grad_() for value in values]
     for p, grad in zip(params, grads):
         p.grad = None if grad is None else grad.clone()
-    answer(params, lr)
+    given = list(params)
+    answer(given, lr)
     return {
         "parameters": [p.detach().clone() for p in params],
+        "the list": ["the same tensor" if a is b else "another tensor" for a, b in zip(params, given)],
         "leaves that require grad": [p.is_leaf and p.requires_grad for p in params],
         "gradients cleared": [p.grad is None or not p.grad.any().item() for p in params],
     }
@@ -549,7 +551,8 @@ def rebinds_the_name(params, lr):
     with torch.no_grad():
         for p in params:
             if p.grad is not None:
-                p.grad, p = None, p - lr * p.grad
+                p = p - lr * p.grad
+                p.grad = None
 
 
 @sgd_step_.misconception(
@@ -2301,7 +2304,7 @@ def _(rng):
     doubled = "; ".join(["out = a + a", *(["out = out + out"] * 11)])
     yield case("doubled twelve times", doubled, a=torch.tensor(0.5))
     yield case(
-        "transposed leaves", "out = (a @ b).sum() * c", a=randn(3, 2).t(), b=randn(4, 3).t(), c=randn()
+        "transposed leaves", "out = (a @ b).sum() * c", a=randn(3, 2).t(), b=randn(4, 3).t(), c=randn(1).sum()
     )
 
 
