@@ -279,6 +279,116 @@ def follows_the_first_input(out):
     return names
 
 
+# ---- sqrt_or_zero ------------------------------------------------------------------------------------------
+
+sqrt_or_zero = Exercise(
+    reference.sqrt_or_zero,
+    title="A branch that is not taken",
+    objective="autograd.backward",
+    difficulty=2,
+    minutes=8,
+    points=2,
+    observes=[observe.value(rtol=1e-6), observe.gradients()],
+    hints=(
+        "What is the derivative of the square root at 0 and below? And what does backward multiply it with, at "
+        "the places where `where` took the other branch?",
+        "0 times infinity is NaN. So the root must never see a number at which its derivative is not finite: "
+        "change its input, not only its output.",
+        "Use `where` twice: once to put a harmless number, such as 1, wherever `x > 0` is false, and once after "
+        "the root to put the 0 there.",
+    ),
+    why="The gradient runs through both branches: the branch not taken gets the cotangent 0 and multiplies it "
+    "by its derivative, and 0 times infinity is NaN. With a harmless input the derivative is finite, and 0 "
+    "times a finite number is 0.",
+)
+
+
+@sqrt_or_zero.cases
+def _(rng):
+    yield case("a positive number", torch.tensor([4.0], requires_grad=True))
+    yield case("positive and negative", torch.tensor([-1.0, 4.0], requires_grad=True))
+    yield case("zero", torch.tensor([0.0, 9.0], requires_grad=True))
+    yield case("all of them negative", torch.tensor([-3.0, -0.5], requires_grad=True))
+    x = torch.randn(4, 3, generator=rng)
+    x[1, 1] = 0
+    yield case("a transposed matrix", x.t().requires_grad_())
+    yield case("a very small number", torch.tensor([1e-12, -1e-12], requires_grad=True))
+
+
+@sqrt_or_zero.alternative
+def writes_only_where_positive(x):
+    result = torch.zeros_like(x)
+    positive = x > 0
+    result[positive] = x[positive].sqrt()
+    return result
+
+
+@sqrt_or_zero.alternative
+def multiplies_by_the_mask(x):
+    positive = x > 0
+    return x.masked_fill(~positive, 1).sqrt() * positive
+
+
+@sqrt_or_zero.alternative
+def takes_a_power(x):
+    safe = torch.where(x > 0, x, torch.ones_like(x))
+    return torch.where(x > 0, safe**0.5, torch.zeros_like(x))
+
+
+@sqrt_or_zero.misconception(
+    "Your values are right and some gradients are NaN. `where` chooses among results; backward goes through "
+    "both branches, and in the one not taken 0 meets an infinite derivative. Make the input of the root safe."
+)
+def chooses_after_the_root(x):
+    return torch.where(x > 0, x.sqrt(), 0.0)
+
+
+@sqrt_or_zero.misconception(
+    "You cut the negative numbers off before the root. But at 0 the root is infinitely steep: the gradient at "
+    "0 is infinite, and below it 0 times infinity, which is NaN."
+)
+def clamps_before_the_root(x):
+    return x.clamp(min=0).sqrt()
+
+
+@sqrt_or_zero.misconception(
+    "You added a small number under the root. The gradient is finite now, but at 0 it is huge instead of 0, and "
+    "the value is no longer 0."
+)
+def adds_an_epsilon(x):
+    return (x.clamp(min=0) + 1e-8).sqrt()
+
+
+@sqrt_or_zero.misconception(
+    "You multiplied by a mask after the root. The root of a negative number is NaN, and NaN times 0 is NaN."
+)
+def masks_the_nan(x):
+    return x.sqrt() * (x > 0)
+
+
+@sqrt_or_zero.misconception(
+    "You made the input safe and left it at that. Where `x` is not positive, the result is the root of the "
+    "harmless number; put 0 there in the end."
+)
+def forgets_the_zero(x):
+    return torch.where(x > 0, x, 1.0).sqrt()
+
+
+@sqrt_or_zero.misconception(
+    "You computed the root without recording it. The values are right, and no gradient flows to `x` at all."
+)
+def detaches_the_root(x):
+    return torch.where(x > 0, x.detach().clamp(min=0).sqrt(), 0.0)
+
+
+@sqrt_or_zero.misconception(
+    "You took the root of the absolute value. Below zero the gradient is cut off, but at 0 itself backward "
+    "still multiplies 0 by the infinite slope of the root."
+)
+def takes_the_absolute_value(x):
+    return torch.where(x > 0, x.abs().sqrt(), 0.0)
+
+
 # ---- accumulate_step ---------------------------------------------------------------------------------------
 
 accumulate_step = Exercise(
@@ -453,173 +563,103 @@ def keeps_all_graphs(model, opt, microbatches):
     opt.step()
 
 
-# ---- sgd_step_ ---------------------------------------------------------------------------------------------
+# ---- distill_loss ------------------------------------------------------------------------------------------
 
-sgd_step_ = Exercise(
-    reference.sgd_step_,
-    title="The optimizer's line",
-    objective="autograd.inplace",
-    difficulty=2,
-    minutes=10,
-    points=2,
-    observes=[observe.value(rtol=1e-5, atol=1e-7)],
+distill_loss = Exercise(
+    reference.distill_loss,
+    title="Learn from a teacher",
+    objective="autograd.stopping",
+    difficulty=1,
+    minutes=5,
+    points=1,
+    stretch=True,
+    observes=[observe.value(rtol=1e-5, atol=1e-7), observe.requires_grad(), observe.gradients()],
     hints=(
-        "Try `w -= 0.1` on a leaf that requires grad, and read the message. Then try `w = w - 0.1`, and look at "
-        "what the caller's `w` is afterwards.",
-        "An update is no part of the function that is differentiated. Switch recording off around it, change each "
-        "parameter in place, and skip those without a gradient.",
-        "Under `with torch.no_grad():` go through `params`; where `p.grad` is not None, use `p -= ...` and then "
-        "set `p.grad` to None.",
+        "Draw the graph of the loss. Which of the two branches should backward not enter?",
+        "Cut one branch off where it comes in, and leave the other one alone.",
+        "Call `detach()` on the tensor that should get no gradient, and use the result in the mean of the squares.",
     ),
-    why="Under `no_grad` the in-place edit is allowed, because nothing is recorded that it could break. It "
-    "changes the very tensor that the model holds; `p = p - ...` would make a new one and tie a new local name "
-    "to it. This is what every optimizer does in `step()`.",
+    why="`detach` gives a tensor with the same numbers and without history: the loss can be computed from it, "
+    "and backward has no way through it. `no_grad` around the whole would cut both branches.",
 )
 
 
-@sgd_step_.scenario
-def _(answer, values, grads, lr):
-    """The parameters after the step, as their owner sees them."""
-    params = [value.clone().requires_grad_() for value in values]
-    for p, grad in zip(params, grads):
-        p.grad = None if grad is None else grad.clone()
-    given = list(params)
-    answer(given, lr)
-    return {
-        "parameters": [p.detach().clone() for p in params],
-        "the list": ["the same tensor" if a is b else "another tensor" for a, b in zip(params, given)],
-        "leaves that require grad": [p.is_leaf and p.requires_grad for p in params],
-        "gradients cleared": [p.grad is None or not p.grad.any().item() for p in params],
-    }
-
-
-@sgd_step_.cases
+@distill_loss.cases
 def _(rng):
-    def pair(*shape):
-        return torch.randn(*shape, generator=rng), torch.randn(*shape, generator=rng)
+    def leaf(*shape):
+        return torch.randn(*shape, generator=rng).requires_grad_()
 
-    yield case("one parameter", [torch.tensor([2.0, -1.0])], [torch.tensor([4.0, -2.0])], 0.1)
-    w, g = pair(2, 3)
-    yield case("one without a gradient", [w, w + 1], [g, None], 0.5)
-    b, gb = pair(3)
-    yield case("three, and the first has no gradient", [b, w, b - 2], [None, g, gb], 0.01)
-    yield case("a transposed parameter", [w.t()], [g.t()], 2.0)
-    yield case("a parameter without dimensions", [torch.tensor(1.5)], [torch.tensor(-3.0)], 1.0)
-
-
-@sgd_step_.alternative
-def copies_into_place(params, lr):
-    for p in params:
-        if p.grad is None:
-            continue
-        with torch.no_grad():
-            p.copy_(p - lr * p.grad)
-        p.grad = None
+    yield case(
+        "two logits",
+        torch.tensor([1.0, -2.0], requires_grad=True),
+        torch.tensor([0.0, 2.0], requires_grad=True),
+    )
+    yield case("a batch", leaf(2, 3), leaf(2, 3))
+    yield case("a teacher that is frozen", leaf(4), torch.randn(4, generator=rng))
+    yield case("transposed", torch.randn(3, 2, generator=rng).t().requires_grad_(), leaf(2, 3))
 
 
-@sgd_step_.alternative
-def edits_a_detached_view(params, lr):
-    for p in params:
-        if p.grad is not None:
-            p.detach().add_(p.grad, alpha=-lr)
-            p.grad.zero_()
-
-
-@sgd_step_.alternative
-def asks_torch(params, lr):
-    opt = torch.optim.SGD(params, lr=lr)
-    opt.step()
-    opt.zero_grad()
-
-
-@sgd_step_.misconception(
-    "You changed a leaf in place while autograd was recording. It refuses: the value that the graph begins with "
-    "would be gone. An update is no part of the graph; put it under `torch.no_grad()`."
-)
-def forgets_no_grad(params, lr):
-    for p in params:
-        if p.grad is not None:
-            p -= lr * p.grad
-            p.grad = None
-
-
-@sgd_step_.misconception(
-    "You made new tensors and gave them the old local name. The caller still holds the old ones, and they did "
-    "not change. `p -= ...` writes into the tensor; `p = p - ...` does not."
-)
-def rebinds_the_name(params, lr):
+@distill_loss.alternative
+def computes_the_target_first(student, teacher):
     with torch.no_grad():
-        for p in params:
-            if p.grad is not None:
-                p = p - lr * p.grad
-                p.grad = None
+        target = teacher.clone()
+    return F.mse_loss(student, target)
 
 
-@sgd_step_.misconception(
-    "You put new tensors into the list. The model still holds the old ones, which did not change; and the new "
-    "ones do not require grad."
+@distill_loss.alternative
+def takes_the_bare_numbers(student, teacher):
+    return ((student - teacher.data) ** 2).sum() / student.numel()
+
+
+@distill_loss.alternative
+def stops_in_a_block(student, teacher):
+    with torch.set_grad_enabled(False):
+        target = teacher + 0
+    return torch.mean((target - student) ** 2)
+
+
+@distill_loss.misconception(
+    "Your loss sends gradients to the teacher as well. It would move toward the student, half of the way each. "
+    "Cut its branch with `detach`."
 )
-def replaces_the_list_entries(params, lr):
+def does_not_detach(student, teacher):
+    return (student - teacher).square().mean()
+
+
+@distill_loss.misconception(
+    "You put everything under `no_grad`. Nothing was recorded, so the student has no gradient either. Cut one "
+    "branch, not the tree."
+)
+def records_nothing(student, teacher):
     with torch.no_grad():
-        for i, p in enumerate(params):
-            if p.grad is not None:
-                params[i] = p - lr * p.grad
+        return (student - teacher).square().mean()
 
 
-@sgd_step_.misconception(
-    "You left the gradients as they were. Backward adds to `.grad`, so the next step would follow this gradient "
-    "once more."
+@distill_loss.misconception(
+    "You detached the student, the one that should learn. The gradient went to the teacher."
 )
-def does_not_clear(params, lr):
-    with torch.no_grad():
-        for p in params:
-            if p.grad is not None:
-                p -= lr * p.grad
+def detaches_the_student(student, teacher):
+    return (student.detach() - teacher).square().mean()
 
 
-@sgd_step_.misconception(
-    "You took for granted that every parameter has a gradient. One that the loss did not use has `.grad` None."
+@distill_loss.misconception(
+    "You returned a Python number. `item()` leaves the graph for good, and nothing can flow back from a float."
 )
-def does_not_expect_none_gradients(params, lr):
-    with torch.no_grad():
-        for p in params:
-            p -= lr * p.grad
-            p.grad = None
+def returns_a_number(student, teacher):
+    return (student - teacher).square().mean().item()
 
 
-@sgd_step_.misconception(
-    "You went up the slope. The gradient points to where the loss grows, and a step that lowers it goes the "
-    "other way: minus."
+@distill_loss.misconception(
+    "You switched `requires_grad` off on the teacher itself, for everyone and for good. `detach()` gives you a "
+    "tensor of your own to cut, and leaves the teacher alone."
 )
-def adds_the_gradient(params, lr):
-    with torch.no_grad():
-        for p in params:
-            if p.grad is not None:
-                p += lr * p.grad
-                p.grad = None
+def freezes_the_teacher(student, teacher):
+    return (student - teacher.requires_grad_(False)).square().mean()
 
 
-@sgd_step_.misconception(
-    "You cleared the gradients first and then made the step: with nothing in `.grad`, nothing moves."
-)
-def clears_too_early(params, lr):
-    with torch.no_grad():
-        for p in params:
-            if p.grad is not None:
-                p.grad.zero_()
-                p -= lr * p.grad
-
-
-@sgd_step_.misconception(
-    "You got the edit allowed by switching `requires_grad` off, and never switched it on again. From now on "
-    "these parameters are frozen. `torch.no_grad()` leaves the tensors as they are."
-)
-def freezes_the_parameters(params, lr):
-    for p in params:
-        if p.grad is not None:
-            p.requires_grad_(False)
-            p -= lr * p.grad
-            p.grad = None
+@distill_loss.misconception("You added up the squares. The mean is asked for.")
+def sums_the_squares(student, teacher):
+    return (student - teacher.detach()).square().sum()
 
 
 # ---- train_in_chunks ---------------------------------------------------------------------------------------
@@ -809,213 +849,173 @@ def detaches_before_the_loss(cell, chunks, h, opt):
     return h
 
 
-# ---- distill_loss ------------------------------------------------------------------------------------------
+# ---- sgd_step_ ---------------------------------------------------------------------------------------------
 
-distill_loss = Exercise(
-    reference.distill_loss,
-    title="Learn from a teacher",
-    objective="autograd.stopping",
-    difficulty=1,
-    minutes=5,
-    points=1,
-    stretch=True,
-    observes=[observe.value(rtol=1e-5, atol=1e-7), observe.requires_grad(), observe.gradients()],
-    hints=(
-        "Draw the graph of the loss. Which of the two branches should backward not enter?",
-        "Cut one branch off where it comes in, and leave the other one alone.",
-        "Call `detach()` on the tensor that should get no gradient, and use the result in the mean of the squares.",
-    ),
-    why="`detach` gives a tensor with the same numbers and without history: the loss can be computed from it, "
-    "and backward has no way through it. `no_grad` around the whole would cut both branches.",
-)
-
-
-@distill_loss.cases
-def _(rng):
-    def leaf(*shape):
-        return torch.randn(*shape, generator=rng).requires_grad_()
-
-    yield case(
-        "two logits",
-        torch.tensor([1.0, -2.0], requires_grad=True),
-        torch.tensor([0.0, 2.0], requires_grad=True),
-    )
-    yield case("a batch", leaf(2, 3), leaf(2, 3))
-    yield case("a teacher that is frozen", leaf(4), torch.randn(4, generator=rng))
-    yield case("transposed", torch.randn(3, 2, generator=rng).t().requires_grad_(), leaf(2, 3))
-
-
-@distill_loss.alternative
-def computes_the_target_first(student, teacher):
-    with torch.no_grad():
-        target = teacher.clone()
-    return F.mse_loss(student, target)
-
-
-@distill_loss.alternative
-def takes_the_bare_numbers(student, teacher):
-    return ((student - teacher.data) ** 2).sum() / student.numel()
-
-
-@distill_loss.alternative
-def stops_in_a_block(student, teacher):
-    with torch.set_grad_enabled(False):
-        target = teacher + 0
-    return torch.mean((target - student) ** 2)
-
-
-@distill_loss.misconception(
-    "Your loss sends gradients to the teacher as well. It would move toward the student, half of the way each. "
-    "Cut its branch with `detach`."
-)
-def does_not_detach(student, teacher):
-    return (student - teacher).square().mean()
-
-
-@distill_loss.misconception(
-    "You put everything under `no_grad`. Nothing was recorded, so the student has no gradient either. Cut one "
-    "branch, not the tree."
-)
-def records_nothing(student, teacher):
-    with torch.no_grad():
-        return (student - teacher).square().mean()
-
-
-@distill_loss.misconception(
-    "You detached the student, the one that should learn. The gradient went to the teacher."
-)
-def detaches_the_student(student, teacher):
-    return (student.detach() - teacher).square().mean()
-
-
-@distill_loss.misconception(
-    "You returned a Python number. `item()` leaves the graph for good, and nothing can flow back from a float."
-)
-def returns_a_number(student, teacher):
-    return (student - teacher).square().mean().item()
-
-
-@distill_loss.misconception(
-    "You switched `requires_grad` off on the teacher itself, for everyone and for good. `detach()` gives you a "
-    "tensor of your own to cut, and leaves the teacher alone."
-)
-def freezes_the_teacher(student, teacher):
-    return (student - teacher.requires_grad_(False)).square().mean()
-
-
-@distill_loss.misconception("You added up the squares. The mean is asked for.")
-def sums_the_squares(student, teacher):
-    return (student - teacher.detach()).square().sum()
-
-
-# ---- sqrt_or_zero ------------------------------------------------------------------------------------------
-
-sqrt_or_zero = Exercise(
-    reference.sqrt_or_zero,
-    title="A branch that is not taken",
-    objective="autograd.backward",
+sgd_step_ = Exercise(
+    reference.sgd_step_,
+    title="The optimizer's line",
+    objective="autograd.inplace",
     difficulty=2,
-    minutes=8,
+    minutes=10,
     points=2,
-    observes=[observe.value(rtol=1e-6), observe.gradients()],
+    observes=[observe.value(rtol=1e-5, atol=1e-7)],
     hints=(
-        "What is the derivative of the square root at 0 and below? And what does backward multiply it with, at "
-        "the places where `where` took the other branch?",
-        "0 times infinity is NaN. So the root must never see a number at which its derivative is not finite: "
-        "change its input, not only its output.",
-        "Use `where` twice: once to put a harmless number, such as 1, wherever `x > 0` is false, and once after "
-        "the root to put the 0 there.",
+        "Try `w -= 0.1` on a leaf that requires grad, and read the message. Then try `w = w - 0.1`, and look at "
+        "what the caller's `w` is afterwards.",
+        "An update is no part of the function that is differentiated. Switch recording off around it, change each "
+        "parameter in place, and skip those without a gradient.",
+        "Under `with torch.no_grad():` go through `params`; where `p.grad` is not None, use `p -= ...` and then "
+        "set `p.grad` to None.",
     ),
-    why="The gradient runs through both branches: the branch not taken gets the cotangent 0 and multiplies it "
-    "by its derivative, and 0 times infinity is NaN. With a harmless input the derivative is finite, and 0 "
-    "times a finite number is 0.",
+    why="Under `no_grad` the in-place edit is allowed, because nothing is recorded that it could break. It "
+    "changes the very tensor that the model holds; `p = p - ...` would make a new one and tie a new local name "
+    "to it. This is what every optimizer does in `step()`.",
 )
 
 
-@sqrt_or_zero.cases
+@sgd_step_.scenario
+def _(answer, values, grads, lr):
+    """The parameters after the step, as their owner sees them."""
+    params = [value.clone().requires_grad_() for value in values]
+    for p, grad in zip(params, grads):
+        p.grad = None if grad is None else grad.clone()
+    given = list(params)
+    answer(given, lr)
+    return {
+        "parameters": [p.detach().clone() for p in params],
+        "the list": ["the same tensor" if a is b else "another tensor" for a, b in zip(params, given)],
+        "leaves that require grad": [p.is_leaf and p.requires_grad for p in params],
+        "gradients cleared": [p.grad is None or not p.grad.any().item() for p in params],
+    }
+
+
+@sgd_step_.cases
 def _(rng):
-    yield case("a positive number", torch.tensor([4.0], requires_grad=True))
-    yield case("positive and negative", torch.tensor([-1.0, 4.0], requires_grad=True))
-    yield case("zero", torch.tensor([0.0, 9.0], requires_grad=True))
-    yield case("all of them negative", torch.tensor([-3.0, -0.5], requires_grad=True))
-    x = torch.randn(4, 3, generator=rng)
-    x[1, 1] = 0
-    yield case("a transposed matrix", x.t().requires_grad_())
-    yield case("a very small number", torch.tensor([1e-12, -1e-12], requires_grad=True))
+    def pair(*shape):
+        return torch.randn(*shape, generator=rng), torch.randn(*shape, generator=rng)
+
+    yield case("one parameter", [torch.tensor([2.0, -1.0])], [torch.tensor([4.0, -2.0])], 0.1)
+    w, g = pair(2, 3)
+    yield case("one without a gradient", [w, w + 1], [g, None], 0.5)
+    b, gb = pair(3)
+    yield case("three, and the first has no gradient", [b, w, b - 2], [None, g, gb], 0.01)
+    yield case("a transposed parameter", [w.t()], [g.t()], 2.0)
+    yield case("a parameter without dimensions", [torch.tensor(1.5)], [torch.tensor(-3.0)], 1.0)
 
 
-@sqrt_or_zero.alternative
-def writes_only_where_positive(x):
-    result = torch.zeros_like(x)
-    positive = x > 0
-    result[positive] = x[positive].sqrt()
-    return result
+@sgd_step_.alternative
+def copies_into_place(params, lr):
+    for p in params:
+        if p.grad is None:
+            continue
+        with torch.no_grad():
+            p.copy_(p - lr * p.grad)
+        p.grad = None
 
 
-@sqrt_or_zero.alternative
-def multiplies_by_the_mask(x):
-    positive = x > 0
-    return x.masked_fill(~positive, 1).sqrt() * positive
+@sgd_step_.alternative
+def edits_a_detached_view(params, lr):
+    for p in params:
+        if p.grad is not None:
+            p.detach().add_(p.grad, alpha=-lr)
+            p.grad.zero_()
 
 
-@sqrt_or_zero.alternative
-def takes_a_power(x):
-    safe = torch.where(x > 0, x, torch.ones_like(x))
-    return torch.where(x > 0, safe**0.5, torch.zeros_like(x))
+@sgd_step_.alternative
+def asks_torch(params, lr):
+    opt = torch.optim.SGD(params, lr=lr)
+    opt.step()
+    opt.zero_grad()
 
 
-@sqrt_or_zero.misconception(
-    "Your values are right and some gradients are NaN. `where` chooses among results; backward goes through "
-    "both branches, and in the one not taken 0 meets an infinite derivative. Make the input of the root safe."
+@sgd_step_.misconception(
+    "You changed a leaf in place while autograd was recording. It refuses: the value that the graph begins with "
+    "would be gone. An update is no part of the graph; put it under `torch.no_grad()`."
 )
-def chooses_after_the_root(x):
-    return torch.where(x > 0, x.sqrt(), 0.0)
+def forgets_no_grad(params, lr):
+    for p in params:
+        if p.grad is not None:
+            p -= lr * p.grad
+            p.grad = None
 
 
-@sqrt_or_zero.misconception(
-    "You cut the negative numbers off before the root. But at 0 the root is infinitely steep: the gradient at "
-    "0 is infinite, and below it 0 times infinity, which is NaN."
+@sgd_step_.misconception(
+    "You made new tensors and gave them the old local name. The caller still holds the old ones, and they did "
+    "not change. `p -= ...` writes into the tensor; `p = p - ...` does not."
 )
-def clamps_before_the_root(x):
-    return x.clamp(min=0).sqrt()
+def rebinds_the_name(params, lr):
+    with torch.no_grad():
+        for p in params:
+            if p.grad is not None:
+                p = p - lr * p.grad
+                p.grad = None
 
 
-@sqrt_or_zero.misconception(
-    "You added a small number under the root. The gradient is finite now, but at 0 it is huge instead of 0, and "
-    "the value is no longer 0."
+@sgd_step_.misconception(
+    "You put new tensors into the list. The model still holds the old ones, which did not change; and the new "
+    "ones do not require grad."
 )
-def adds_an_epsilon(x):
-    return (x.clamp(min=0) + 1e-8).sqrt()
+def replaces_the_list_entries(params, lr):
+    with torch.no_grad():
+        for i, p in enumerate(params):
+            if p.grad is not None:
+                params[i] = p - lr * p.grad
 
 
-@sqrt_or_zero.misconception(
-    "You multiplied by a mask after the root. The root of a negative number is NaN, and NaN times 0 is NaN."
+@sgd_step_.misconception(
+    "You left the gradients as they were. Backward adds to `.grad`, so the next step would follow this gradient "
+    "once more."
 )
-def masks_the_nan(x):
-    return x.sqrt() * (x > 0)
+def does_not_clear(params, lr):
+    with torch.no_grad():
+        for p in params:
+            if p.grad is not None:
+                p -= lr * p.grad
 
 
-@sqrt_or_zero.misconception(
-    "You made the input safe and left it at that. Where `x` is not positive, the result is the root of the "
-    "harmless number; put 0 there in the end."
+@sgd_step_.misconception(
+    "You took for granted that every parameter has a gradient. One that the loss did not use has `.grad` None."
 )
-def forgets_the_zero(x):
-    return torch.where(x > 0, x, 1.0).sqrt()
+def does_not_expect_none_gradients(params, lr):
+    with torch.no_grad():
+        for p in params:
+            p -= lr * p.grad
+            p.grad = None
 
 
-@sqrt_or_zero.misconception(
-    "You computed the root without recording it. The values are right, and no gradient flows to `x` at all."
+@sgd_step_.misconception(
+    "You went up the slope. The gradient points to where the loss grows, and a step that lowers it goes the "
+    "other way: minus."
 )
-def detaches_the_root(x):
-    return torch.where(x > 0, x.detach().clamp(min=0).sqrt(), 0.0)
+def adds_the_gradient(params, lr):
+    with torch.no_grad():
+        for p in params:
+            if p.grad is not None:
+                p += lr * p.grad
+                p.grad = None
 
 
-@sqrt_or_zero.misconception(
-    "You took the root of the absolute value. Below zero the gradient is cut off, but at 0 itself backward "
-    "still multiplies 0 by the infinite slope of the root."
+@sgd_step_.misconception(
+    "You cleared the gradients first and then made the step: with nothing in `.grad`, nothing moves."
 )
-def takes_the_absolute_value(x):
-    return torch.where(x > 0, x.abs().sqrt(), 0.0)
+def clears_too_early(params, lr):
+    with torch.no_grad():
+        for p in params:
+            if p.grad is not None:
+                p.grad.zero_()
+                p -= lr * p.grad
+
+
+@sgd_step_.misconception(
+    "You got the edit allowed by switching `requires_grad` off, and never switched it on again. From now on "
+    "these parameters are frozen. `torch.no_grad()` leaves the tensors as they are."
+)
+def freezes_the_parameters(params, lr):
+    for p in params:
+        if p.grad is not None:
+            p.requires_grad_(False)
+            p -= lr * p.grad
+            p.grad = None
 
 
 # ---- MyReLU ------------------------------------------------------------------------------------------------

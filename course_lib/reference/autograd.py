@@ -34,6 +34,17 @@ def graph_nodes(out: Tensor) -> list[str]:
     return names
 
 
+def sqrt_or_zero(x: Tensor) -> Tensor:
+    """Return the square root of `x` where `x > 0`, and 0 elsewhere, with gradients that are finite everywhere.
+
+    Where `x > 0` the gradient is that of the square root; elsewhere, at 0 as well, it is 0.
+    `x` is a floating tensor of any shape and strides, without NaN, and is not changed.
+    """
+    positive = x > 0
+    safe = torch.where(positive, x, 1.0)
+    return torch.where(positive, safe.sqrt(), 0.0)
+
+
 def accumulate_step(model: nn.Module, opt: torch.optim.Optimizer, microbatches: list) -> None:
     """Make the optimizer step of one large batch, with the memory of one micro-batch.
 
@@ -52,18 +63,14 @@ def accumulate_step(model: nn.Module, opt: torch.optim.Optimizer, microbatches: 
     opt.step()
 
 
-def sgd_step_(params: list[Tensor], lr: float) -> None:
-    """Update every parameter in place, `p - lr * p.grad`, and clear its gradient.
+def distill_loss(student: Tensor, teacher: Tensor) -> Tensor:
+    """Return the mean squared difference, with gradients to `student` only.
 
-    `params` is a list of leaf tensors that require grad. One whose `.grad` is None is left as it is.
-    The caller's tensors themselves change: they stay leaves, and still require grad.
-    Afterwards each `.grad` is None or zero, whichever you like.
+    Both have the same shape and dtype, any strides, and both may require grad.
+    No gradient reaches `teacher`, which is not changed: if it required grad before, it still does.
+    The result is a tensor without dimensions.
     """
-    with torch.no_grad():
-        for p in params:
-            if p.grad is not None:
-                p -= lr * p.grad
-                p.grad = None
+    return (student - teacher.detach()).square().mean()
 
 
 def train_in_chunks(cell: nn.Module, chunks: list[Tensor], h: Tensor, opt: torch.optim.Optimizer) -> Tensor:
@@ -86,25 +93,18 @@ def train_in_chunks(cell: nn.Module, chunks: list[Tensor], h: Tensor, opt: torch
     return h.detach()
 
 
-def distill_loss(student: Tensor, teacher: Tensor) -> Tensor:
-    """Return the mean squared difference, with gradients to `student` only.
+def sgd_step_(params: list[Tensor], lr: float) -> None:
+    """Update every parameter in place, `p - lr * p.grad`, and clear its gradient.
 
-    Both have the same shape and dtype, any strides, and both may require grad.
-    No gradient reaches `teacher`, which is not changed: if it required grad before, it still does.
-    The result is a tensor without dimensions.
+    `params` is a list of leaf tensors that require grad. One whose `.grad` is None is left as it is.
+    The caller's tensors themselves change: they stay leaves, and still require grad.
+    Afterwards each `.grad` is None or zero, whichever you like.
     """
-    return (student - teacher.detach()).square().mean()
-
-
-def sqrt_or_zero(x: Tensor) -> Tensor:
-    """Return the square root of `x` where `x > 0`, and 0 elsewhere, with gradients that are finite everywhere.
-
-    Where `x > 0` the gradient is that of the square root; elsewhere, at 0 as well, it is 0.
-    `x` is a floating tensor of any shape and strides, without NaN, and is not changed.
-    """
-    positive = x > 0
-    safe = torch.where(positive, x, 1.0)
-    return torch.where(positive, safe.sqrt(), 0.0)
+    with torch.no_grad():
+        for p in params:
+            if p.grad is not None:
+                p -= lr * p.grad
+                p.grad = None
 
 
 class MyReLU(torch.autograd.Function):
