@@ -8,6 +8,8 @@ _MODULES = {
     "Face": "theme",
     "show_storage": "storage",
     "explore": "explorer",
+    "show_graph": "graph",
+    "show_backward": "backward",
     "report_html": "report",
     "report_text": "report",
     "report_face": "report",

@@ -6,17 +6,15 @@ it is a grid of boxes, and each box says which slot it reads. `strips` has the g
 
 from __future__ import annotations
 
-import ast
 import itertools
 import math
 import sys
 from collections.abc import Iterable, Sequence
-from types import FrameType
 
-import executing
 import torch
 from torch import Tensor
 
+from course_lib.display.names import as_typed
 from course_lib.display.strips import (
     BLOCKS_SHOWN,
     COLUMNS_SHOWN,
@@ -45,7 +43,7 @@ def show_storage(*tensors: Tensor, names: Sequence[str] | None = None) -> Face:
     """
     if not tensors:
         raise TypeError("show_storage() needs at least one tensor, for example show_storage(x, x.t())")
-    labels = _as_typed(len(tensors), sys._getframe(1)) if names is None else _as_given(len(tensors), names)
+    labels = as_typed(len(tensors), sys._getframe(1)) if names is None else _as_given(len(tensors), names)
     for label, x in zip(labels, tensors, strict=True):
         _require_strided(label, x)
     strips = strips_of(labels, tensors)
@@ -58,15 +56,6 @@ def _as_given(count: int, names: Sequence[str]) -> list[str]:
             f"names must be a list of {_plural(count, 'name')}, one for each tensor; got {names!r}"
         )
     return [str(name) for name in names]
-
-
-def _as_typed(count: int, caller: FrameType) -> list[str]:
-    """The arguments of the running call as source text; numbers where the source is not to be had."""
-    call = executing.Source.executing(caller).node
-    arguments = call.args if isinstance(call, ast.Call) else []
-    if len(arguments) == count and not any(isinstance(argument, ast.Starred) for argument in arguments):
-        return [ast.unparse(argument) for argument in arguments]
-    return [f"tensor {i}" for i in range(1, count + 1)]
 
 
 def _require_strided(label: str, x: object) -> None:
