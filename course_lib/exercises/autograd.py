@@ -2606,3 +2606,314 @@ class TakesTheMean(Engine):
     def sum(self):
         n = self.data.numel()
         return self.result(self.data.sum(), (self,), lambda g: (g.expand(self.data.shape) / n,))
+
+
+# ---- questions ---------------------------------------------------------------------------------------------
+
+leaf_grad_fn = Question(
+    "leaf_grad_fn",
+    objective="autograd.graph",
+    text="""What does this print?
+
+```python
+x = torch.tensor([2.0], requires_grad=True)
+y = x**3
+print(x.grad_fn is None, y.requires_grad)
+```""",
+    choices={"a": "`True True`", "b": "`False True`", "c": "`True False`"},
+    answer="a",
+    replies={
+        "a": "Right. You made `x`, so no operation is on record for it: it is a leaf. `y` was made by one, and "
+        "requires grad because its input does.",
+        "b": "For `x` to have a `grad_fn`, a recorded operation would have to have made it. You made it "
+        "yourself. The record hangs on what comes *out* of an operation.",
+        "c": "Nobody asked for `requires_grad` on `y`. But it depends on a tensor that requires grad, so autograd "
+        "passes the flag on.",
+    },
+)
+
+nonleaf_grad = Question(
+    "nonleaf_grad",
+    objective="autograd.backward",
+    text="""What does this print (apart from a warning)?
+
+```python
+x = torch.tensor([2.0, -1.0], requires_grad=True)
+y = x * 3
+y.sum().backward()
+print(x.grad, y.grad)
+```""",
+    choices={
+        "a": "`tensor([3., 3.]) tensor([1., 1.])`",
+        "b": "`tensor([3., 3.]) None`",
+        "c": "`None tensor([1., 1.])`",
+    },
+    answer="b",
+    replies={
+        "a": "Backward did compute the gradient with respect to `y`, on its way to `x`. It does not keep it: "
+        "only leaves get a `.grad`, unless you ask with `y.retain_grad()`.",
+        "b": "Right. The gradient of `y` was there for a moment, as a cotangent that was handed on. What is kept "
+        "is what arrives at the leaves.",
+        "c": "It is the other way round: gradients are kept where the graph ends, at the leaves. That is what an "
+        "optimizer needs.",
+    },
+)
+
+second_backward = Question(
+    "second_backward",
+    objective="autograd.backward",
+    text="""What happens in the last line?
+
+```python
+w = torch.tensor([2.0, -1.0], requires_grad=True)
+loss = (w * w).sum()
+loss.backward()
+loss.backward()
+```""",
+    choices={
+        "a": "nothing changes: `w.grad` stays `[4., -2.]`",
+        "b": "`w.grad` becomes `[8., -4.]`",
+        "c": "an error",
+    },
+    answer="c",
+    replies={
+        "a": "Then backward would have to notice that it was there before. It does not compare; it runs the "
+        "graph once more, or tries to.",
+        "b": "That is what happens if the loss is computed anew, or if the first backward was called with "
+        "`retain_graph=True`. This graph has already given its saved tensors away.",
+        "c": "Right. The first backward frees what the graph had saved (here the two factors), since a second "
+        "one is rarely wanted. Without them the product can't be differentiated.",
+    },
+)
+
+backward_adds = Question(
+    "backward_adds",
+    objective="autograd.backward",
+    text="""The gradient of the loss is `[4., -2.]`. What does this print?
+
+```python
+w = torch.tensor([2.0, -1.0], requires_grad=True)
+for _ in range(3):
+    loss = (w * w).sum()
+    loss.backward()
+print(w.grad)
+```""",
+    choices={"a": "`tensor([4., -2.])`", "b": "`tensor([12., -6.])`", "c": "an error"},
+    answer="b",
+    replies={
+        "a": "Then each backward would have to replace what the one before had left. It adds, every time.",
+        "b": "Right. Three graphs, three backwards, three times `[4., -2.]`, added up in `w.grad`.",
+        "c": "There would be an error if one graph were used twice. Here each round computes a new loss, with a "
+        "new graph.",
+    },
+)
+
+branch_not_taken = Question(
+    "branch_not_taken",
+    objective="autograd.backward",
+    text="""For -1 the second branch is taken, and its slope is 1. What does this print?
+
+```python
+x = torch.tensor([-1.0, 4.0], requires_grad=True)
+torch.where(x > 0, x.sqrt(), x).sum().backward()
+print(x.grad)
+```""",
+    choices={
+        "a": "`tensor([1.0000, 0.2500])`",
+        "b": "`tensor([0.0000, 0.2500])`",
+        "c": "`tensor([nan, 0.2500])`",
+    },
+    answer="c",
+    replies={
+        "a": "That is the true gradient. Backward goes through *both* branches, though; the one that was not "
+        "taken contributes 0 times the slope of the root at -1.",
+        "b": "The branch that was taken does contribute its 1. And the other one contributes 0 times a slope "
+        "that does not exist.",
+        "c": "Right. The root was computed for -1 as well, and its slope there is NaN. `where` sends the "
+        "cotangent 0 into that branch, and 0 times NaN is NaN. 1 plus NaN is NaN too.",
+    },
+)
+
+tensor_of_losses = Question(
+    "tensor_of_losses",
+    objective="autograd.stopping",
+    text="""The derivative of the sum is 1 + 10 + 20 = 31. What does this print (apart from a warning)?
+
+```python
+w = torch.tensor(1.0, requires_grad=True)
+main, extra = w * 1, [w * 10, w * 20]
+(main + torch.tensor(extra).sum()).backward()
+print(w.grad)
+```""",
+    choices={"a": "`tensor(31.)`", "b": "`tensor(1.)`", "c": "an error"},
+    answer="b",
+    replies={
+        "a": "For that, `torch.tensor` would have to know where the two numbers come from. It reads their values "
+        "and makes a new leaf. `torch.stack(extra).sum()` or `sum(extra)` keeps the graph.",
+        "b": "Right. `torch.tensor(...)` copies values, and a copy has no history. The two extra losses are in "
+        "the printed loss, and nobody trains on them.",
+        "c": "An error would be kind. There is a warning, and a loss that looks right.",
+    },
+)
+
+parameter_under_no_grad = Question(
+    "parameter_under_no_grad",
+    objective="autograd.stopping",
+    text="""What does this print?
+
+```python
+with torch.no_grad():
+    weight = torch.nn.Parameter(torch.ones(2))
+    y = weight * 2
+print(weight.requires_grad, y.requires_grad)
+```""",
+    choices={"a": "`False False`", "b": "`True True`", "c": "`True False`"},
+    answer="c",
+    replies={
+        "a": "`no_grad` stops the recording of *operations*. Making a Parameter is none, and a Parameter requires "
+        "grad whatever the mode is.",
+        "b": "The product was computed while nothing was recorded, so it has no history and does not require "
+        "grad.",
+        "c": "Right. The mode says whether operations are recorded. What a leaf wants is its own affair.",
+    },
+)
+
+grad_mode_call = Question(
+    "grad_mode_call",
+    objective="autograd.stopping",
+    text="""What does this print?
+
+```python
+def predict_price(x):
+    torch.set_grad_enabled(False)
+    return x * 2
+
+predict_price(torch.ones(1))
+print(torch.is_grad_enabled())
+```""",
+    choices={"a": "`True`", "b": "`False`"},
+    answer="b",
+    replies={
+        "a": "Python does not undo a call when a function ends. Only as `with torch.set_grad_enabled(False):` or "
+        "as a decorator does it go back by itself.",
+        "b": "Right. Called like a function, it changes the mode of the whole thread, for good. After the first "
+        "prediction nothing trains any more.",
+    },
+)
+
+edit_after_double = Question(
+    "edit_after_double",
+    objective="autograd.inplace",
+    text="""Which of the two functions can be differentiated?
+
+```python
+def f(x):
+    y = x * 2
+    y[1] = 9
+    return y.sum()
+
+def g(x):
+    y = x.sigmoid()
+    y[1] = 9
+    return y.sum()
+```""",
+    choices={"a": "both", "b": "neither", "c": "`f` only", "d": "`g` only"},
+    answer="c",
+    replies={
+        "a": "`sigmoid` saved its *output* for backward, since its slope is `y * (1 - y)`. After the edit this "
+        "output is no longer there.",
+        "b": "Editing a result in place is allowed, as long as nobody needs the old numbers. To double a number "
+        "has the slope 2, whatever the number is.",
+        "c": "Right. It depends on what the operation before has saved: `x * 2` needs nothing of `y`, `sigmoid` "
+        "needs all of it.",
+        "d": "The other way round: `x * 2` needs neither `x` nor `y` to be differentiated, `sigmoid` needs `y`.",
+    },
+)
+
+edit_through_data = Question(
+    "edit_through_data",
+    objective="autograd.inplace",
+    text="""The slope of `exp` at 1 is 2.7183. What does this print?
+
+```python
+x = torch.tensor([1.0], requires_grad=True)
+y = x.exp()
+y.data.mul_(2)
+y.sum().backward()
+print(x.grad)
+```""",
+    choices={"a": "`tensor([2.7183])`", "b": "`tensor([5.4366])`", "c": "an error"},
+    answer="b",
+    replies={
+        "a": "Backward multiplies by the output that `exp` saved, and that is the tensor you have doubled.",
+        "b": "Right, and that is a wrong gradient for what was recorded. `.data` has a version counter of its "
+        "own, so autograd believes that nothing has happened.",
+        "c": "With `y.detach().mul_(2)` there is one. `detach` shares the version counter; `.data` does not, "
+        "which is why it should be left alone.",
+    },
+)
+
+edited_sibling = Question(
+    "edited_sibling",
+    objective="autograd.functions",
+    text="""`Negate.backward` writes into its cotangent: `return g.neg_()`.
+The true gradients are -1 for `a` and 1 for `b`. What does this print?
+
+```python
+a = torch.ones(1, requires_grad=True)
+b = torch.ones(1, requires_grad=True)
+z = b * 1 + Negate.apply(a)
+z.backward(torch.ones(1))
+print(a.grad, b.grad)
+```""",
+    choices={
+        "a": "`tensor([-1.]) tensor([1.])`",
+        "b": "`tensor([-1.]) tensor([-1.])`",
+        "c": "an error",
+    },
+    answer="b",
+    replies={
+        "a": "That is what the formula says. But the `+` handed the *same* tensor to both of its inputs, and one "
+        "of them turned it round.",
+        "b": "Right: `b` has nothing to do with `Negate`, and its gradient is wrong. The `+` gives one tensor to "
+        "both of its inputs, and whoever comes second gets what the first has left.",
+        "c": "Autograd does not guard cotangents. That they are not to be written to is a rule for you.",
+    },
+)
+
+saved_intermediate = Question(
+    "saved_intermediate",
+    objective="autograd.functions",
+    text="""`forward` computes `square = x * x`, saves `x` and `square`, and returns `square * x`.
+`backward` returns `g * (square + 2 * x * x)`, which is 3x² times g.
+The second derivative of x³ at 2 is 12. What does autograd get by differentiating this backward?""",
+    choices={"a": "12", "b": "8", "c": "an error"},
+    answer="b",
+    replies={
+        "a": "For that, autograd would have to know that `square` depends on `x`. It was computed inside forward, "
+        "where nothing is recorded.",
+        "b": "Right: only `2 * x * x` is seen to depend on `x`, and its derivative at 2 is 8. `square` is an "
+        "intermediate result of forward, and to backward it is a constant.",
+        "c": "There is no error, and the first derivative is right. The half that is missing is silent.",
+    },
+)
+
+gradcheck_sum = Question(
+    "gradcheck_sum",
+    objective="autograd.gradcheck",
+    text="""`AddBias` adds a bias (3,) to a batch (2, 3). Its backward returns `g, g`: the second one should be
+`g.sum(0)`. Which of these notices?""",
+    choices={
+        "a": "both: the gradient is wrong and `gradcheck` fails",
+        "b": "`gradcheck` only",
+        "c": "neither: `bias.grad` is right and `gradcheck` passes",
+    },
+    answer="c",
+    replies={
+        "a": "The engine helps where it was not asked to: it sums a gradient that is too large, as long as its "
+        "shape can be reached by broadcasting.",
+        "b": "`gradcheck` runs your backward through the engine, and sees what the engine makes of it.",
+        "c": "Right. The engine sums a gradient of the shape (2, 3) down to (3,) by itself, before anyone looks. "
+        "A test has to call the backward directly to see its shape.",
+    },
+)
