@@ -500,7 +500,7 @@ def accumulate_step(model: nn.Module, opt: torch.optim.Optimizer, microbatches: 
     Run the model on one micro-batch at a time, and its backward before the next one, so that there is never
     more than one graph in memory.
     Gradients that are there already, from some earlier batch, do not count. `opt.step()` runs once, at the end.
-    What is in `.grad` afterwards is up to you.
+    What is in `.grad` afterwards is up to you. The model stays in train mode, and no hooks stay on it.
     """
     ### BEGIN SOLUTION
     n_samples = sum(len(x) for x, _ in microbatches)
@@ -546,8 +546,8 @@ def requires_grad_(x: Tensor, w: Tensor) -> Tensor:
 
 # %% [markdown]
 # Now let the code fill in the table.
-# Four questions to each: does the result have a graph? Is `w` still trained? Does `x` still require grad afterwards?
-# And may the result be used in training later?
+# Four questions to each: does the result have a graph? Is `w` still trained? Does `x` still ask for gradients
+# afterwards? And may the result be used in training later?
 
 # %% objective="autograd.stopping"
 def works(f: Callable) -> bool:
@@ -559,13 +559,17 @@ def works(f: Callable) -> bool:
     return True
 
 
-print(f"{'':17}{'graph':7}{'trains w':10}{'x requires grad':17}{'usable later'}")
-for way in (no_grad, inference_mode, set_grad_enabled, detach, requires_grad_):
+def row(way: Callable) -> list[bool]:
     x, w, v = (torch.ones(2, requires_grad=True) for _ in range(3))
     y = way(x, w)
     trains_w = works(lambda: y.sum().backward()) and w.grad is not None
-    later = works(lambda: (y.detach() * v).sum().backward())
-    print(f"{way.__name__:17}{y.requires_grad!s:7}{trains_w!s:10}{x.requires_grad!s:17}{later}")
+    return [y.requires_grad, trains_w, x.requires_grad, works(lambda: (y.detach() * v).sum().backward())]
+
+# %% objective="autograd.stopping"
+print(f"{'':18}{'graph':8}{'trains w':10}{'x asks':8}usable later")
+for way in (no_grad, inference_mode, set_grad_enabled, detach, requires_grad_):
+    graph, trains_w, x_asks, later = row(way)
+    print(f"{way.__name__:18}{graph!s:8}{trains_w!s:10}{x_asks!s:8}{later}")
 
 # %% [markdown]
 # Read it by columns.
@@ -798,7 +802,7 @@ def train_in_chunks(
     `chunks` is a list of tensors (seq, batch, features): the sequence, cut into pieces. `h` is the first state.
     The state goes on from chunk to chunk; gradients flow through all steps of a chunk, and not into an earlier one.
     The loss of a chunk is `h.square().mean()` after its last step.
-    For each chunk: clear the gradients, run backward, make one step of `opt`.
+    For each chunk: clear the gradients, run backward, make one step of `opt`. The cell stays in train mode.
     The state that is returned is the one after the last chunk, and does not require grad.
     """
     ### BEGIN SOLUTION
@@ -1605,6 +1609,7 @@ def topological_order(root: Any) -> list:
     `node.parents` is a tuple of the nodes that a node was made from; leaves have an empty one.
     A node may be a parent of several others, or twice of the same one. It stands in the list once.
     So leaves come early and `root` is last. Which of the possible orders you return is up to you.
+    The nodes are left as they were, so that a second call gives the same.
     """
     ### BEGIN SOLUTION
     order, seen = [], set()

@@ -12,6 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.checking import Exercise, Question, case, observe
 from course_lib.checking.recorders import OpRecorder
+from course_lib.checking.records import hook_count
 from course_lib.reference import autograd as reference
 
 # ---- what the scenarios share ------------------------------------------------------------------------------
@@ -95,6 +96,12 @@ def built_alike(make: Callable[[], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         return make()
+
+
+def left_on(model: nn.Module) -> dict[str, Any]:
+    """Modes and hooks, which a training step has no reason to change."""
+    hooks = sum(len(p._backward_hooks or ()) for p in model.parameters())
+    return {"training": model.training, "hooks": hooks + sum(map(hook_count, model.modules()))}
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
@@ -422,7 +429,7 @@ def _(answer, x, y, sizes, stale):
         (model(torch.ones(4, 2)).sum() * 3).backward()
     with GraphsAlive() as graphs:
         answer(model, opt, list(zip(x.split(sizes), y.split(sizes))))
-    found = {"weights": weights_of(model), "steps": opt.n_steps}
+    found = {"weights": weights_of(model), "steps": opt.n_steps, "left on the model": left_on(model)}
     if len(sizes) > 2:
         found["one graph at a time"] = graphs.most * 2 <= graphs.saved
     return found
@@ -692,7 +699,12 @@ def _(answer, sequence, seq, h):
     cell = built_alike(lambda: nn.RNNCell(2, 3))
     opt = CountingSGD(cell.parameters(), lr=0.5)
     returned = answer(cell, list(sequence.split(seq)), h, opt)
-    return {"returned": returned, "weights": weights_of(cell), "steps": opt.n_steps}
+    return {
+        "returned": returned,
+        "weights": weights_of(cell),
+        "steps": opt.n_steps,
+        "left on the cell": left_on(cell),
+    }
 
 
 @train_in_chunks.cases
@@ -2047,14 +2059,16 @@ def stands_after_its_parents(order: list[Node]) -> bool:
 @topological_order.scenario
 def _(answer, edges):
     """Which nodes are in the list, and whether the order is one of the possible ones."""
-    nodes = graph_of(edges)
-    order = answer(list(nodes.values())[-1])
+    root = list(graph_of(edges).values())[-1]
+    order = answer(root)
     if not isinstance(order, (list, tuple)) or not all(isinstance(node, Node) for node in order):
         return order
+    again = answer(root)
     return {
         "nodes": sorted(node.name for node in order),
         "parents first": stands_after_its_parents(list(order)),
         "last": order[-1].name if order else "",
+        "a second call": "gives the same" if list(again) == list(order) else "gives something else",
     }
 
 
@@ -2182,6 +2196,17 @@ def reverses_the_walk(root):
 
     visit(root)
     return order[::-1]
+
+
+@topological_order.misconception(
+    "You left marks on the nodes. The first call is right; the next one finds everything visited and returns "
+    "nothing. Keep the set of nodes that you have seen in the function."
+)
+def marks_the_nodes(root):
+    if getattr(root, "visited", False):
+        return []
+    root.visited = True
+    return [*(node for parent in root.parents for node in marks_the_nodes(parent)), root]
 
 
 @topological_order.misconception(

@@ -53,7 +53,7 @@ def accumulate_step(model: nn.Module, opt: torch.optim.Optimizer, microbatches: 
     Run the model on one micro-batch at a time, and its backward before the next one, so that there is never
     more than one graph in memory.
     Gradients that are there already, from some earlier batch, do not count. `opt.step()` runs once, at the end.
-    What is in `.grad` afterwards is up to you.
+    What is in `.grad` afterwards is up to you. The model stays in train mode, and no hooks stay on it.
     """
     n_samples = sum(len(x) for x, _ in microbatches)
     opt.zero_grad()
@@ -80,7 +80,7 @@ def train_in_chunks(cell: nn.Module, chunks: list[Tensor], h: Tensor, opt: torch
     `chunks` is a list of tensors (seq, batch, features): the sequence, cut into pieces. `h` is the first state.
     The state goes on from chunk to chunk; gradients flow through all steps of a chunk, and not into an earlier one.
     The loss of a chunk is `h.square().mean()` after its last step.
-    For each chunk: clear the gradients, run backward, make one step of `opt`.
+    For each chunk: clear the gradients, run backward, make one step of `opt`. The cell stays in train mode.
     The state that is returned is the one after the last chunk, and does not require grad.
     """
     for chunk in chunks:
@@ -210,6 +210,7 @@ def topological_order(root: Any) -> list:
     `node.parents` is a tuple of the nodes that a node was made from; leaves have an empty one.
     A node may be a parent of several others, or twice of the same one. It stands in the list once.
     So leaves come early and `root` is last. Which of the possible orders you return is up to you.
+    The nodes are left as they were, so that a second call gives the same.
     """
     order, seen = [], set()
 
