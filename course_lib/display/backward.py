@@ -197,7 +197,7 @@ def _start_in_words(output: Tensor, start: Tensor) -> str:
     value = value_text(start)
     if output.numel() == 1 and not output.is_complex():
         return value
-    return f"a random cotangent (seed {SEED}), because it is no real scalar: {value}"
+    return f"a random cotangent (seed {SEED}), because the output is not a real scalar: {value}"
 
 
 def value_text(x: Gradient) -> str:
@@ -255,14 +255,15 @@ def _accumulation(record: Record, step: Step) -> str:
     name, (gradient,) = record.leaf_name(step.node), step.cotangents
     if gradient is None:
         return f"would leave {name}.grad as it is"
-    now = "None" if record.graph.nodes[step.node].variable.grad is None else "there"
-    return f"would add {value_text(gradient)} to {name}.grad, now {now}"
+    value, empty = value_text(gradient), record.graph.nodes[step.node].variable.grad is None
+    return f"would fill {name}.grad with {value}" if empty else f"would add {value} to {name}.grad"
 
 
 # ---- as HTML -------------------------------------------------------------------------------------------
 
 _SHEET = f"""
 .cl-gr .s {{ display: flex; flex-wrap: wrap; gap: 10px 28px; align-items: flex-start; }}
+.cl-gr .s > div {{ max-width: 100%; }}
 .cl-gr table {{ border-collapse: collapse !important; margin: 0 !important; font-size: 12px; width: auto;
   table-layout: auto; border: 0; }}
 .cl-gr tr {{ background: none !important; }}
@@ -271,9 +272,10 @@ _SHEET = f"""
   background: none !important; font-weight: normal; }}
 .cl-gr thead th {{ border-top: 0 !important; font-weight: 600; opacity: .78; }}
 .cl-gr td {{ font-family: {MONO}; overflow-wrap: anywhere; }} .cl-gr td.k {{ white-space: nowrap; }}
+.cl-gr td .i {{ padding-left: 2em; text-indent: -2em; }}
 .cl-gr tbody tr:focus {{ outline: 2px solid currentColor; outline-offset: -2px; }}
 """
-_NOTHING_ADDED = "This run added nothing to any .grad."
+_NOTHING_ADDED = "This run left every .grad as it is; backward() would accumulate."
 _LIGHT = "rgba(255, 193, 7, .4)"
 
 
@@ -310,9 +312,13 @@ def _table(record: Record) -> str:
 
 def _row(record: Record, number: int, step: Step) -> str:
     cells = [_arrivals(step), _departures(record, step)]
-    columns = "".join(f"<td>{'<br>'.join(map(escape, lines))}</td>" for lines in cells)
+    columns = "".join(f"<td>{''.join(map(_line, lines))}</td>" for lines in cells)
     node = f'<td class="k">{escape(record.title_of(step.node))}</td>'
     return f'<tr class="r{number}" tabindex="0"><th scope="row">{number}</th>{node}{columns}</tr>'
+
+
+def _line(text: str) -> str:
+    return f'<div class="i">{escape(text)}</div>'
 
 
 # ---- as text -------------------------------------------------------------------------------------------

@@ -213,6 +213,7 @@ TITLE_CHAR, LINE_CHAR = 7.3, 6.7  # the width of a character of 12 px in bold an
 TAG_HEIGHT, TITLE_HEIGHT, LINE_HEIGHT = 20, 20, 15
 PORT_WIDTH, PORT_HEIGHT = 34, 12
 STUB, STUB_HEIGHT = 15, 26
+ARRIVAL_STEP = 22.0
 LEAST_SCALE = 0.75  # a wide graph shrinks this far before it scrolls
 
 _SHEET = f"""
@@ -268,11 +269,15 @@ def legend(sketch: Sketch) -> str:
     """How to read the picture, as far as this one goes."""
     saving = any(card.saved for card in sketch.cards)
     forks = any(edge.input for edge in sketch.edges)
+    outputs = any(edge.output for edge in sketch.edges)
     nones = any(edge.target is None for edge in sketch.edges)
     parts = [
         "Gradients flow along the arrows, and accumulate in the leaves.",
         "A box lists what its operation saved for backward." if saving else "",
         "The numbers at the bottom of a box are the inputs of its operation." if forks else "",
+        "A number at the tip of an arrow says which result of the operation it comes back to."
+        if outputs
+        else "",
         "A dashed end is an input that needs no gradient." if nones else "",
     ]
     return " ".join(filter(None, parts))
@@ -281,9 +286,11 @@ def legend(sketch: Sketch) -> str:
 def drawing(sketch: Sketch) -> str:
     """The boxes and the arrows between them."""
     nodes = "".join(_node_svg(sketch, i) for i in range(len(sketch.cards)))
-    below = STUB_HEIGHT if any(not _is_drawn(edge, sketch.cards) for edge in sketch.edges) else 0
-    width, height = sketch.place.width + 2 * MARGIN, sketch.place.height + 2 * MARGIN + below
-    fit = f"width: 100%; max-width: {width:.0f}px; min-width: {width * LEAST_SCALE:.0f}px"
+    ends = [
+        _start(sketch, edge)[1] + STUB_HEIGHT for edge in sketch.edges if not _is_drawn(edge, sketch.cards)
+    ]
+    width, height = sketch.place.width + 2 * MARGIN, max([sketch.place.height, *ends]) + 2 * MARGIN
+    fit = f"width: {width:.0f}px; max-width: 100%; min-width: {width * LEAST_SCALE:.0f}px"
     box = f"{-MARGIN} {-MARGIN} {width:.0f} {height:.0f}"
     return f'<svg style="{fit}" viewBox="{box}" aria-hidden="true">{nodes}</svg>'
 
@@ -291,7 +298,7 @@ def drawing(sketch: Sketch) -> str:
 def _size(card: Card, edges: list[Edge], i: int) -> Point:
     texts = [
         (len(card.title) + 4) * TITLE_CHAR,
-        *(len(line) * LINE_CHAR for line in [card.tag, *_shown(card)]),
+        *(len(line) * LINE_CHAR for line in [_clipped(card.tag), *_shown(card)]),
     ]
     ports = sum(edge.source == i for edge in edges)
     extra = (TAG_HEIGHT if card.tag else 0) + (PORT_HEIGHT if ports > 1 else 0)
@@ -304,13 +311,17 @@ def _shown(card: Card) -> list[str]:
     lines = [*card.notes, *card.saved]
     if (more := len(lines) - LINES_SHOWN) > 0:
         lines = [*lines[: LINES_SHOWN - 1], f"and {more + 1} more"]
-    return [line if len(line) <= LINE_WIDTH else f"{line[: LINE_WIDTH - 1]}…" for line in lines]
+    return [_clipped(line) for line in lines]
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= LINE_WIDTH else f"{text[: LINE_WIDTH - 1]}…"
 
 
 def _node_svg(sketch: Sketch, i: int) -> str:
     card = sketch.cards[i]
     kind = "leaf" if card.is_leaf else "out" if card.tag else ""
-    tip = escape("\n".join([sketch.label(i), *card.lines]))
+    tip = escape("\n".join(filter(None, [sketch.label(i), "" if card.is_leaf else card.tag, *card.lines])))
     edges = "".join(_edge_svg(sketch, edge) for edge in sketch.edges if edge.source == i)
     return f'<g class="n{sketch.numbers[i]} {kind}"><title>{tip}</title>{_box_svg(sketch, i)}{edges}</g>'
 
@@ -320,7 +331,7 @@ def _box_svg(sketch: Sketch, i: int) -> str:
     width, height = _size(card, sketch.edges, i)
     parts = [_rect("b", x, y, width, height)]
     if card.tag:
-        parts += [_rect("t", x, y, width, TAG_HEIGHT), _words("w", x + PADDING, y + 14, card.tag)]
+        parts += [_rect("t", x, y, width, TAG_HEIGHT), _words("w", x + PADDING, y + 14, _clipped(card.tag))]
         y += TAG_HEIGHT
     parts += [
         _words("o", x + PADDING, y + 17, card.title),
@@ -373,7 +384,7 @@ def _end(sketch: Sketch, edge: Edge) -> Point:
     (x, y), (width, _) = sketch.place.corners[edge.target], _node_size(sketch, edge.target)
     arriving = [other for other in _drawn_edges(sketch) if other.target == edge.target]
     arriving.sort(key=lambda other: _before_end(sketch, other))
-    step = min(16.0, width / (len(arriving) + 1))
+    step = min(ARRIVAL_STEP, width / (len(arriving) + 1))
     return x + width / 2 + (arriving.index(edge) - (len(arriving) - 1) / 2) * step, y
 
 
@@ -396,7 +407,7 @@ def _arrowhead(x: float, y: float) -> str:
 
 
 def _output_number(sketch: Sketch, edge: Edge, tip: Point) -> str:
-    return _words("q", tip[0] + 6, tip[1] - 3, f"output {edge.output}") if _has_outputs(sketch, edge) else ""
+    return _words("p", tip[0] + 8, tip[1] - 4, str(edge.output)) if _has_outputs(sketch, edge) else ""
 
 
 def _has_outputs(sketch: Sketch, edge: Edge) -> bool:

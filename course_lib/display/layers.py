@@ -89,9 +89,10 @@ def _rows(levels: list[int]) -> list[list[int]]:
 def _ordered(rows: list[list[int]], links: list[tuple[int, int]]) -> list[list[int]]:
     """The order with the fewest crossings that sweeping down and up finds."""
     above, below = _neighbors(links)
+    ports = _ports(below)
     best, fewest = rows, _crossings(rows, below)
     for sweep in range(ORDERING_SWEEPS):
-        rows = _swept(rows, above) if sweep % 2 == 0 else _swept(rows[::-1], below)[::-1]
+        rows = _swept(rows, above, ports) if sweep % 2 == 0 else _swept(rows[::-1], below, {})[::-1]
         crossings = _crossings(rows, below)
         if crossings < fewest:
             best, fewest = rows, crossings
@@ -106,19 +107,27 @@ def _neighbors(links: list[tuple[int, int]]) -> tuple[dict[int, list[int]], dict
     return above, below
 
 
-def _swept(rows: list[list[int]], neighbors: dict[int, list[int]]) -> list[list[int]]:
+def _ports(below: dict[int, list[int]]) -> dict[tuple[int, int], float]:
+    """How far to the right in its box each edge starts, from 0 to 1: the edges of a box keep their order."""
+    return {
+        (source, target): (targets.index(target) + 1) / (len(targets) + 1)
+        for source, targets in below.items()
+        for target in targets
+    }
+
+
+def _swept(
+    rows: list[list[int]], neighbors: dict[int, list[int]], ports: dict[tuple[int, int], float]
+) -> list[list[int]]:
     """Each layer sorted by where its neighbors in the layer before stand."""
     done = [rows[0]]
     for row in rows[1:]:
-        place = _placed(done[-1], neighbors, row)
+        at = {i: position for position, i in enumerate(done[-1])}
+        place = {i: k for k, i in enumerate(row)}  # a box without neighbors stays where it is
+        for i in filter(neighbors.__getitem__, row):
+            place[i] = fmean(at[n] + ports.get((n, i), 0.0) for n in neighbors[i])
         done.append(sorted(row, key=place.__getitem__))
     return done
-
-
-def _placed(fixed: list[int], neighbors: dict[int, list[int]], row: list[int]) -> dict[int, float]:
-    """The barycenter of each box of `row`; one without neighbors stays where it is."""
-    at = {i: position for position, i in enumerate(fixed)}
-    return {i: fmean(map(at.__getitem__, neighbors[i])) if neighbors[i] else k for k, i in enumerate(row)}
 
 
 def _crossings(rows: list[list[int]], below: dict[int, list[int]]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 from collections.abc import Iterable, Iterator
 from types import FrameType
 
@@ -22,13 +23,15 @@ def as_typed(count: int, caller: FrameType) -> list[str]:
 
 
 def variables(caller: FrameType) -> Iterator[tuple[str, Tensor]]:
-    """The caller's tensors and the parameters of its modules, each with its name; `_` names are left out."""
-    visible = {**caller.f_globals, **caller.f_locals}
-    named = [(name, value) for name, value in visible.items() if not name.startswith("_")]
+    """The caller's tensors and those of its modules, each with its name; `_` names are left out."""
+    local = dict(caller.f_locals)
+    visible = [*local.items(), *((name, x) for name, x in caller.f_globals.items() if name not in local)]
+    named = [(name, value) for name, value in visible if not name.startswith("_")]
     yield from ((name, value) for name, value in named if isinstance(value, Tensor))
     for name, value in named:
         if isinstance(value, Module):
-            yield from ((f"{name}.{key}", parameter) for key, parameter in value.named_parameters())
+            members = itertools.chain(value.named_parameters(), value.named_buffers())
+            yield from ((f"{name}.{key}", x) for key, x in members)
 
 
 class Names:

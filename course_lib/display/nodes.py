@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from course_lib.display.names import Names
+from course_lib.display.strips import short
 
 VALUE_WIDTH = 48
 FREED = "saved tensors freed"
@@ -93,15 +94,14 @@ def _saved_by_operation(node: Node) -> list[tuple[str, object]]:
 
 
 def _argument(attribute: str) -> str:
-    return attribute.removeprefix("_").replace("_", " ", 1).replace("_sym_", " ")
+    return attribute.removeprefix("_saved_").replace("_sym_", " ")
 
 
 def _saved_by_function(node: Node) -> list[tuple[str, object]]:
     """A custom Function: what it gave to `save_for_backward`, and what it put on `ctx`."""
     kept = _look(node, "saved_tensors")
-    tensors = (
-        [("saved", kept)] if isinstance(kept, _Unread) else [(f"saved {i}", x) for i, x in enumerate(kept)]
-    )
+    several = not isinstance(kept, _Unread)
+    tensors = [(f"tensor {i}", x) for i, x in enumerate(kept)] if several else [("tensors", kept)]
     return [*tensors, *((f"ctx.{name}", value) for name, value in vars(node).items())]
 
 
@@ -152,7 +152,12 @@ def _plain(value: object) -> str:
 
 def _role(x: Tensor, node: Node, names: Names) -> str:
     """What a saved tensor is to its node, with its name where it has one; a constant needs no gradient."""
-    return " = ".join(filter(None, [names.of(x), _part(x, node)])) or "a constant"
+    return " = ".join(filter(None, [names.of(x), _part(x, node)])) or _constant(x)
+
+
+def _constant(x: Tensor) -> str:
+    readable = x.dim() == 0 and x.device.type == "cpu" and type(x) is Tensor
+    return f"constant {short(x.item())}" if readable else "a constant"
 
 
 def _part(x: Tensor, node: Node) -> str:
