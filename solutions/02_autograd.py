@@ -17,12 +17,13 @@
 # Sometimes the answer is an error. More often it is a training run in which something does not learn, without a word.
 # At the end you answer it for a dozen lines, and you own the engine that gives the answer: you will have written one.
 #
-# **Time:** about 4 hours: one and a half to read and predict, two and a half for the exercises.
+# **Time:** about 5 hours: a good one and a half to read and predict, the rest for the exercises.
 # It splits well after section 3 and after section 5.
 #
 # **You need:** notebook 01 (views, storages, broadcasting), and the chain rule of school: the slope of `f(g(x))` is
 # the slope of `f` times the slope of `g`.
-# No GPU is needed, and nothing here differs on one.
+# No GPU is needed.
+# If an exercise resists, run `hint(its_name)` in a cell of your own.
 #
 # After this notebook you can
 #
@@ -119,7 +120,7 @@ show_graph(z)
 
 # %% [markdown]
 # This picture is read off the live graph, and so are all pictures of this notebook.
-# A box is a node; below it stands what it **saved**, because its slope depends on it.
+# A box is a node; in it stands what it **saved**, because its slope depends on it.
 # To differentiate `x**3` you need `x`. To differentiate `y + 5` you need nothing.
 #
 # **Rule 1.** An operation is recorded if recording is on and at least one input requires grad.
@@ -427,7 +428,7 @@ w.grad = None
 print(one_by_one, w.grad)
 
 # %% [markdown]
-# Second, it saves memory, as you will see at once.
+# Second, a large batch can be done in small pieces, as you will see at once.
 # The price: somebody has to clear. `optimizer.zero_grad()` sets each `.grad` to None, and it has to run
 # before *every* backward that begins a new step.
 # Clearing once before the loop is the repair that looks right and is not:
