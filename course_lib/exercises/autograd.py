@@ -559,8 +559,8 @@ def drops_the_rest(model, opt, microbatches):
 
 
 @accumulate_step.misconception(
-    "You added up the losses and called backward once. The step is right, but the graphs of all micro-batches "
-    "were in memory together, and to avoid that is what micro-batches are for."
+    "The step is right, but everything was in memory at once: one graph over all micro-batches, or all of their "
+    "graphs together. To avoid that is what micro-batches are for: call backward for each, before the next one."
 )
 def keeps_all_graphs(model, opt, microbatches):
     n_samples = sum(len(x) for x, _ in microbatches)
