@@ -174,17 +174,25 @@ def test_a_solved_notebook_passes_the_command_line(name):
 
 
 def telling_lines(exercise) -> list[str]:
-    """Lines of the solution that would give it away: not a bare loop header or a one-word return."""
-    tree = ast.parse(solution_source(exercise))
-    statements = [
-        node for node in ast.walk(tree) if isinstance(node, (ast.Return, ast.Assign, ast.AugAssign, ast.Expr))
-    ]
-    texts = [
-        ast.unparse(n)
-        for n in statements
-        if not (isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant))
-    ]
-    return [text for text in texts if len(text) > 15]
+    """Lines of the solution that would give it away: not what the stub holds, a bare loop header, a one-word return."""
+    given = statements(stub_source(exercise))
+    return [text for text in statements(solution_source(exercise)) if len(text) > 15 and text not in given]
+
+
+def statements(source: str) -> list[str]:
+    kinds = (ast.Return, ast.Assign, ast.AugAssign, ast.Expr)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    is_docstring = [isinstance(n, ast.Expr) and isinstance(n.value, ast.Constant) for n in nodes]
+    return [ast.unparse(node) for node, skipped in zip(nodes, is_docstring, strict=True) if not skipped]
+
+
+def stub_source(exercise) -> str:
+    return next(
+        cell.source
+        for name in NAMES
+        for cell in untouched(name).cells
+        if cell.metadata.get("exercise") == exercise.name
+    )
 
 
 def solution_source(exercise) -> str:

@@ -11,7 +11,7 @@ class Objective(NamedTuple):
     notebook: str
 
 
-START, TENSORS = "00_start_here", "01_tensors"
+START, TENSORS, AUTOGRAD = "00_start_here", "01_tensors", "02_autograd"
 
 OBJECTIVES = (
     Objective(
@@ -39,4 +39,19 @@ OBJECTIVES = (
     Objective("tensors.saving", "save a small part of a large tensor in a small file", TENSORS),
     Objective("tensors.devices", "move a nested batch to a device and a dtype", TENSORS),
     Objective("tensors.numpy", "exchange numbers with NumPy without sharing memory by accident", TENSORS),
+    Objective("autograd.graph", "read the graph that your code records, down to its leaves", AUTOGRAD),
+    Objective("autograd.backward", "say what backward computes, where it puts it, and why it adds", AUTOGRAD),
+    Objective(
+        "autograd.stopping", "stop gradients in the right place, with the right one of five tools", AUTOGRAD
+    ),
+    Objective(
+        "autograd.inplace",
+        "tell which edits in place autograd allows, which it refuses and which it misses",
+        AUTOGRAD,
+    ),
+    Objective(
+        "autograd.functions", "write a custom Function whose first and second derivatives are right", AUTOGRAD
+    ),
+    Objective("autograd.gradcheck", "check a gradient, and say what the check can't see", AUTOGRAD),
+    Objective("autograd.engine", "build a reverse-mode engine yourself", AUTOGRAD),
 )
