@@ -198,7 +198,8 @@ def worker_share(stream: Iterable[Any]) -> Iterator[Any]:
     all of the items. Over all workers every item is yielded once, and no worker gets two more than another one.
     In the main process, without workers, all items are yielded.
     Which item falls to whom is yours to choose; items may be anything and may repeat.
-    `stream` may have no length and no end: at most `num_workers` items are read before the first one is yielded.
+    `stream` may have no length and no end: before the first item is yielded, no more are read than there are
+    workers (in the main process: one).
     """
     worker = get_worker_info()
     if worker is None:
