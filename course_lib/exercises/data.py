@@ -1710,6 +1710,18 @@ def draws_a_seed_in_the_worker(ds, seed):
     )
 
 
+@seeded_loader.alternative
+def seeds_all_that_it_finds(ds, seed):
+    def init(worker_id):
+        worker_seed = torch.initial_seed() % 2**32
+        np.random.seed(worker_seed)
+        random.seed(worker_seed)
+        get_worker_info().dataset.rng = np.random.default_rng(worker_seed)
+
+    generator = torch.Generator().manual_seed(seed)
+    return DataLoader(ds, batch_size=8, num_workers=2, worker_init_fn=init, generator=generator)
+
+
 @seeded_loader.misconception(
     "Each worker has a copy of the dataset, its generator included, so both draw the same numbers; and the next "
     "epoch starts from the same copies again. A generator that the dataset owns has to be seeded in each worker."
@@ -2194,3 +2206,233 @@ class NegativeLength(Dataset):
 
 
 # ---- questions ---------------------------------------------------------------------------------------------
+
+last_batch = Question(
+    "last_batch",
+    objective="data.batches",
+    text="""A dataset has 200 items.
+
+```python
+loader = DataLoader(dataset, batch_size=16)
+```
+
+How many batches does it yield, and how large is the last one?""",
+    choices={"a": "12 batches of 16", "b": "13 batches, the last one of 8", "c": "13 batches of 16"},
+    answer="b",
+    replies={
+        "a": "That would be `drop_last=True`: 12 batches of 16 are 192 items, and 8 would be lost.",
+        "b": "Right. 12 batches of 16 are 192 items, and the 8 that are left make a batch of their own.",
+        "c": "The last batch would need 8 more items. A loader pads nothing and repeats nothing.",
+    },
+)
+
+default_order = Question(
+    "default_order",
+    objective="data.batches",
+    text="""You iterate twice over
+
+```python
+loader = DataLoader([0, 1, 2, 3], batch_size=2)
+```
+
+What do you get?""",
+    choices={
+        "a": "another order in each epoch",
+        "b": "one random order, the same in both epochs",
+        "c": "0, 1 and 2, 3, in both epochs",
+    },
+    answer="c",
+    replies={
+        "a": "That is `shuffle=True`. A loader does not shuffle unless you ask for it.",
+        "b": "Nothing is random here: a loader does not shuffle unless you ask for it.",
+        "c": "Right. `shuffle` is False by default, in training too.",
+    },
+)
+
+mixed_collate = Question(
+    "mixed_collate",
+    objective="data.collate",
+    text="""Each item is a dict with a tensor, a number and a string:
+
+```python
+{"x": torch.zeros(2), "n": 3, "name": "a"}
+```
+
+Two of them make a batch. What is `batch["n"]`?""",
+    choices={"a": "the list `[3, 3]`", "b": "an int64 tensor, `[3, 3]`", "c": "an error: 3 is no tensor"},
+    answer="b",
+    replies={
+        "a": "Strings stay a list. Numbers become a tensor, since a model will compute with them.",
+        "b": "Right. Numbers become a tensor, tensors are stacked, strings stay a list.",
+        "c": "The default collate knows numbers: it makes a tensor of them. It refuses what it does not know.",
+    },
+)
+
+shared_transform = Question(
+    "shared_transform",
+    objective="data.splits",
+    text="""`dataset.transform` augments. For validation it shall not:
+
+```python
+train, val = random_split(dataset, [0.5, 0.5])
+val.dataset.transform = plain
+```
+
+Which items are augmented now?""",
+    choices={"a": "those of `train`", "b": "all", "c": "none"},
+    answer="c",
+    replies={
+        "a": "That was meant. But `val.dataset` is `dataset`, and so is `train.dataset`: one object.",
+        "b": "The assignment does arrive. It arrives at an object that `train` reads as well.",
+        "c": "Right. Both parts hold the same dataset object, so that training lost its augmentation without a word.",
+    },
+)
+
+validation_draws = Question(
+    "validation_draws",
+    objective="data.seeding",
+    text="""`train` is shuffled, `val` is not, and neither was given a generator.
+The program starts with `torch.manual_seed(0)`.
+You add a validation after each epoch and change nothing else.
+
+Does training see its data in the same order as before?""",
+    choices={
+        "a": "yes: `val` has nothing random in it",
+        "b": "yes, because the seed is fixed",
+        "c": "not after the first epoch",
+    },
+    answer="c",
+    replies={
+        "a": "It needs nothing random, but `iter(val)` draws a number all the same: a base seed for workers, "
+        "even where there are none.",
+        "b": "A seed fixes where the sequence of random numbers begins, not who takes the next one. "
+        "`iter(val)` takes one.",
+        "c": "Right. `iter(val)` draws a base seed from the global random state, and the next shuffle starts "
+        "from another place.",
+    },
+)
+
+fresh_generator = Question(
+    "fresh_generator",
+    objective="data.seeding",
+    text="""```python
+g, h = torch.Generator(), torch.Generator()
+```
+
+Neither is seeded. Do they give the same numbers?""",
+    choices={
+        "a": "no, each starts somewhere else",
+        "b": "yes, and the same ones in every run",
+        "c": "yes, but other ones in every run",
+    },
+    answer="b",
+    replies={
+        "a": "NumPy's `default_rng()` does that. A new `torch.Generator()` starts from a constant.",
+        "b": "Right. A new `torch.Generator()` starts from a constant, so that a forgotten seed looks like a "
+        "seed that works.",
+        "c": "They start from a constant, which is the same in every run.",
+    },
+)
+
+worker_counter = Question(
+    "worker_counter",
+    objective="data.workers",
+    text="""`dataset.reads` is 0, and `__getitem__` does `self.reads += 1`.
+
+```python
+for batch in DataLoader(dataset, num_workers=2): ...
+```
+
+The dataset has 6 items. What is `dataset.reads` afterwards?""",
+    choices={"a": "6", "b": "3", "c": "0"},
+    answer="c",
+    replies={
+        "a": "Six items were read, but not by this object: each worker counted on a copy of it.",
+        "b": "Each worker counted to 3, on a copy of the dataset in its own process. The copies are gone.",
+        "c": "Right. Workers are processes. Each counted to 3 on its own copy, and the copies are gone.",
+    },
+)
+
+own_generator = Question(
+    "own_generator",
+    objective="data.workers",
+    text="""Each of 8 items draws a large random number from `dataset.rng`, a NumPy generator.
+A loader with 2 workers reads them.
+
+How many different numbers come out?""",
+    choices={"a": "8", "b": "4", "c": "1"},
+    answer="b",
+    replies={
+        "a": "So it should be. But the generator is part of the dataset, and each worker has a copy of it.",
+        "b": "Right. Each worker has a copy of the generator in the same state, and each reads 4 items.",
+        "c": "Within a worker the generator moves on from item to item.",
+    },
+)
+
+more_workers = Question(
+    "more_workers",
+    objective="data.workers",
+    text="""Loading a batch takes 1 unit of time, a training step takes 3.
+You go from 1 worker to 4.
+
+How much faster is an epoch?""",
+    choices={"a": "4 times", "b": "a bit", "c": "not at all"},
+    answer="c",
+    replies={
+        "a": "Workers load; they do not train. With one worker the next batch is already there when a step ends.",
+        "b": "With one worker the next batch is already there when a step ends. There is nothing left to save.",
+        "c": "Right. One worker already loads faster than training consumes; the step is what takes time.",
+    },
+)
+
+stream_copies = Question(
+    "stream_copies",
+    objective="data.streams",
+    text="""An `IterableDataset` yields 6 numbers. Its `__iter__` is `return iter(range(6))`.
+
+How many numbers does a loader with 2 workers yield?""",
+    choices={"a": "6, three by each worker", "b": "12", "c": "6, all by the first worker"},
+    answer="b",
+    replies={
+        "a": "With a map-style dataset the loader deals out indices. A stream has none, and so there is nothing "
+        "to deal out.",
+        "b": "Right. Each worker has a copy of the stream and reads it to its end.",
+        "c": "Both workers are asked in turn, and each has a copy of the stream.",
+    },
+)
+
+copy_and_compute = Question(
+    "copy_and_compute",
+    objective="data.transfer",
+    text="""A batch lies in pinned memory, and the loop says `x = x.to("cuda", non_blocking=True)`.
+Who can do something else while the copy runs?""",
+    choices={
+        "a": "the Python program",
+        "b": "the Python program, and the GPU, which computes on the last batch",
+        "c": "nobody: the next line needs `x`",
+    },
+    answer="a",
+    replies={
+        "a": "Right. Python goes on and can fetch the next batch. The GPU does what it is told in order, and "
+        "the copy stands in the same queue as the kernels.",
+        "b": "On one stream the GPU takes its orders one after the other, and a copy is one of them. To overlap "
+        "copies with kernels you need a second stream.",
+        "c": "The next line only queues work that uses `x`. Python does not need the numbers themselves.",
+    },
+)
+
+window_leak = Question(
+    "window_leak",
+    objective="data.tokens",
+    text="""You cut 1000 tokens into all windows of 32 and draw a tenth of the windows at random for validation.
+
+Which part of the pairs (token, next token) in the validation windows also stands in training windows?""",
+    choices={"a": "none: no window is in both", "b": "about a tenth", "c": "nearly all"},
+    answer="c",
+    replies={
+        "a": "No window is in both, but windows overlap: a neighbor that starts one token later has nearly the "
+        "same content.",
+        "b": "A pair stands in 31 windows or so, and it takes only one of them in training to give it away.",
+        "c": "Right. Each pair stands in about 31 windows, and nearly always one of them is for training.",
+    },
+)
