@@ -44,6 +44,7 @@
 # | pinned memory | `pin_memory=True` | CPU memory that the system promises not to move, so that a GPU can fetch it alone |
 
 # %%
+import copy
 import io
 import math
 import pickle
@@ -54,7 +55,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from multiprocessing import get_all_start_methods
 from typing import Any
 
 import numpy as np
@@ -64,15 +64,27 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import (
-    DataLoader, Dataset, IterableDataset, RandomSampler, Sampler, Subset, TensorDataset,
-    default_collate, get_worker_info, random_split,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    Sampler,
+    Subset,
+    TensorDataset,
+    default_collate,
+    get_worker_info,
+    random_split,
 )
-
-import copy
 
 from course_lib import check, hint, passing, predict, progress, solution
 from course_lib.reference.sources import (
-    Countdown, CountsReads, FailsAt, GlobalDraws, MarkovSource, OwnGenerator, SlowItems,
+    Countdown,
+    CountsReads,
+    FailsAt,
+    GlobalDraws,
+    MarkovSource,
+    OwnGenerator,
+    SlowItems,
 )
 
 _ = torch.manual_seed(0)
@@ -127,10 +139,11 @@ class Squares(Dataset):
         return index**2
 
 
-print("for loop:", list(islice(Squares(), 6)), " loader:", torch.cat(list(DataLoader(Squares()))).tolist())
+print("for loop:", list(islice(Squares(), 6)), "...")
+print("loader:  ", torch.cat(list(DataLoader(Squares()))).tolist())
 
 # %% [markdown]
-# The loop was stopped after six items by us; it would never have ended.
+# `islice` stopped the loop after six items; on its own it would never have ended.
 # The loader believes the length and stops in time.
 #
 # ### Items that stay the same
@@ -143,7 +156,7 @@ class ToyData(Dataset):
         self.x = torch.randn(n)
 
     def __len__(self):
-        return len(self.x)
+        return self.x.numel()
 
     def __getitem__(self, index):
         return self.x[index], 2 * self.x[index]
@@ -238,18 +251,19 @@ def accuracy_after_one_epoch(shuffle: bool) -> float:
     corners = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 1.0], [-1.0, -1.0]]).repeat_interleave(100, dim=0)
     x, y = corners + 0.3 * torch.randn(400, 2), torch.arange(400) // 100
     model = torch.nn.Linear(2, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=2.0)
     for xb, yb in DataLoader(TensorDataset(x, y), batch_size=10, shuffle=shuffle):
-        loss = F.cross_entropy(model(xb), yb)
-        for p, grad in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
-            p.data -= 2.0 * grad
+        optimizer.zero_grad()
+        F.cross_entropy(model(xb), yb).backward()
+        optimizer.step()
     return (model(x).argmax(1) == y).float().mean().item()
 
 
 print(f"sorted: {accuracy_after_one_epoch(False):.2f}  shuffled: {accuracy_after_one_epoch(True):.2f}")
 
 # %% [markdown]
-# The same model, the same data, one epoch each.
-# In sorted order the model has forgotten other classes by the time it sees the last one.
+# The same model, the same data, one epoch each (notebook 05 explains the loop).
+# In sorted order the model has forgotten a part of the other classes by the time it has seen the last one.
 #
 # ### What is inside
 #
@@ -400,12 +414,12 @@ ids = pad_sequence(sequences, batch_first=True)
 print(ids.tolist())
 
 # %% [markdown]
-# The batch has five numbers that are not... wait: which zeros are padding?
-# In the first row 0 is a token; in the second row both zeros are filling.
+# Three zeros, and which of them are padding?
+# In the first row 0 is a token; in the second row both are filling.
 # The padded tensor cannot tell you.
 #
 # > **Classic mistake: a mask from `ids != 0`.**
-# > It is right until a tokenizer gives id 0 to a real token, as most of them do.
+# > It is right until a tokenizer gives id 0 to a real token. Here it hides the second token:
 
 # %% objective="data.collate"
 print("ids != 0 ", (ids != 0).int().tolist())
@@ -695,8 +709,6 @@ print("both epochs in the same order:", orders[0] == orders[1])
 # PyTorch's `DistributedSampler` works so, and has a well-known trap:
 
 # %% objective="data.seeding"
-from torch.utils.data import DistributedSampler
-
 sampler = DistributedSampler(range(8), num_replicas=2, rank=0, shuffle=True)
 forgetful = [list(sampler) for _ in range(2)]
 careful = [sampler.set_epoch(epoch) or list(sampler) for epoch in range(2)]
@@ -838,7 +850,6 @@ print("reads without workers:", dataset.reads)
 #
 # Caches, counters and open files live in the copies.
 # And workers start anew with every epoch, so a cache that was filled in a worker is gone in the next one.
-# (`persistent_workers=True` keeps them from epoch to epoch.)
 #
 # ### A random generator is copied, too
 #
@@ -857,12 +868,27 @@ print(first, " different:", len(set(first)), " next epoch the same:", first == s
 # > Both workers draw the same augmentations, and every epoch draws them again.
 # > Training runs, and learns from half the variety that you think it has.
 #
+# Epochs repeat because each starts new workers, with new copies.
+# `persistent_workers=True` keeps the workers, and their copies go on from where they are.
+# But they still go on alike:
+
+# %% objective="data.workers"
+def two_epochs(**options: Any) -> list[list[int]]:
+    loader = DataLoader(OwnGenerator(8), batch_size=2, num_workers=2, **options)
+    return [torch.cat(list(loader)).tolist() for _ in range(2)]
+
+
+first, second = two_epochs(persistent_workers=True)
+print("different:", len(set(first)), " next epoch the same:", first == second)
+
+# %% [markdown]
 # "But I have read that this is the bug with `np.random`!"
 # It was. Since version 1.9 PyTorch seeds the *global* generators of torch, NumPy and `random` in each worker:
 
 # %% objective="data.workers"
 for library in ("numpy", "torch"):
-    loader = DataLoader(GlobalDraws(8, library), batch_size=2, num_workers=2)
+    generator = torch.Generator().manual_seed(0)
+    loader = DataLoader(GlobalDraws(8, library), batch_size=2, num_workers=2, generator=generator)
     first, second = (torch.cat(list(loader)).tolist() for _ in range(2))
     print(f"{library}: different: {len(set(first))}  next epoch the same: {first == second}")
 
@@ -870,7 +896,8 @@ for library in ("numpy", "torch"):
 # So old advice cures a bug that is gone, and modern NumPy code, which uses generators, has it again.
 #
 # What is there to seed from? In a worker, `torch.initial_seed()` is the base seed of this epoch plus the
-# number of the worker:
+# number of the worker.
+# (`Seeds` is defined here in the notebook; why it then needs `fork`, and so Linux, comes below.)
 
 # %% objective="data.workers"
 class Seeds(IterableDataset):
@@ -878,7 +905,7 @@ class Seeds(IterableDataset):
         yield torch.initial_seed()
 
 
-fork = {"multiprocessing_context": "fork", "num_workers": 2} if "fork" in get_all_start_methods() else {}
+fork = {"multiprocessing_context": "fork", "num_workers": 2} if sys.platform == "linux" else {}
 if fork:
     loader = DataLoader(Seeds(), generator=torch.Generator().manual_seed(0), **fork)
     (a, b), (c, d) = (torch.cat(list(loader)).tolist() for _ in range(2))
@@ -944,10 +971,11 @@ def draws_and_what_follows(num_workers: int) -> tuple[list[int], int]:
 
 
 for num_workers in (0, 2):
-    print(num_workers, "workers: draws, and the next number of the program:", *draws_and_what_follows(num_workers))
+    draws, next_number = draws_and_what_follows(num_workers)
+    print(num_workers, "workers: draws", draws, " next number of the program:", next_number)
 
 # %% [markdown]
-# Other augmentations, and another random number afterwards.
+# Other augmentations, and another number afterwards: the next shuffle starts from another place.
 # So "the same seed" means: the same number of workers, too.
 # The *order* is safe if the loader has a generator of its own.
 #
@@ -973,8 +1001,12 @@ print(*schedule(load=3, step=1, workers=0), "", *schedule(load=3, step=1, worker
 # Loading is slow here, and a step is fast.
 # Without workers the training process does both, one after the other.
 # With three workers it waits once, at the beginning, and batches arrive as fast as it can use them.
-# This overlap comes from **workers**: they load ahead, two batches each unless you change `prefetch_factor`.
-#
+# This overlap comes from **workers**: they load ahead, by so many batches each:
+
+# %% objective="data.workers"
+DataLoader(range(8), num_workers=2).prefetch_factor
+
+# %% [markdown]
 # {{predict more_workers}}
 
 # %%
@@ -1021,7 +1053,8 @@ print(*warnings_of(lambda: DataLoader(range(8), num_workers=10_000)))
 # %% [markdown]
 # ### How a worker gets its dataset
 #
-# A process can be started in three ways, and the platform chooses one unless you do:
+# A process can be started in three ways, and the platform chooses one unless you do.
+# (From Python's documentation; no single machine can show all three rows.)
 #
 # | start method | default on | how the worker gets the dataset |
 # |---|---|---|
@@ -1037,15 +1070,16 @@ class DefinedHere(Dataset):
 
 
 for made in (DefinedHere(), SlowItems(4, 0)):
-    data = pickle.dumps(made)
-    print(type(made).__name__, "is looked up in", type(made).__module__, " found in the bytes:", type(made).__module__.encode() in data)
+    module = type(made).__module__
+    print(type(made).__name__, "is looked up in", module, " so the bytes say:", module.encode() in pickle.dumps(made))
 
 # %% [markdown]
 # `__main__` is this notebook here. In a new process `__main__` is another program, which has no such class:
 
 # %% objective="data.workers"
 code = "import pickle, sys; pickle.loads(bytes.fromhex(sys.argv[1]))"
-done = subprocess.run([sys.executable, "-c", code, pickle.dumps(DefinedHere()).hex()], capture_output=True, text=True)
+command = [sys.executable, "-c", code, pickle.dumps(DefinedHere()).hex()]
+done = subprocess.run(command, capture_output=True, text=True)
 print(done.stderr.strip().splitlines()[-1].split(" on ")[0])
 
 # %% [markdown]
@@ -1054,7 +1088,8 @@ print(done.stderr.strip().splitlines()[-1].split(" on ")[0])
 # Some things can't be pickled at all, wherever they stand:
 
 # %% objective="data.workers"
-for name, made in {"lambda": lambda x: x, "open file": io.TextIOWrapper(io.BytesIO()), "generator": (i for i in [])}.items():
+no_way = {"lambda": lambda x: x, "open file": io.TextIOWrapper(io.BytesIO()), "generator": (i for i in [])}
+for name, made in no_way.items():
     try:
         pickle.dumps(made)
     except (pickle.PicklingError, TypeError, AttributeError) as refusal:
@@ -1168,7 +1203,8 @@ def shuffle_a_little(stream: Iterable[Any], size: int, generator: random.Random)
 
 
 mixed = list(shuffle_a_little(range(100), 10, random.Random(0)))
-print("all there:", sorted(mixed) == list(range(100)), " came how early at most:", max(i - m for m, i in enumerate(mixed)))
+print("all there:", sorted(mixed) == list(range(100)), mixed[:8])
+print("places too early, at most:", max(item - place for place, item in enumerate(mixed)))
 
 # %% [markdown]
 # No item can come more than 9 places early: a sorted stream stays nearly sorted.
@@ -1239,10 +1275,11 @@ def transfers(waits: bool, copy: int = 2, kernels: int = 3) -> list[str]:
     return [f"Python {host}", f"GPU    {gpu}"]
 
 
-print("waiting for each copy", *transfers(waits=True), "", "pinned and non_blocking", *transfers(waits=False), sep="\n")
+print("waiting for each copy", *transfers(waits=True), sep="\n")
+print("pinned and non_blocking", *transfers(waits=False), sep="\n")
 
 # %% [markdown]
-# Look at the rows of the GPU: they are nearly the same.
+# Look at the rows of the GPU: they are the same.
 # On one stream a copy waits for the kernels before it and the kernels for the copy, with and without the flag.
 # What pinning and `non_blocking` free is **Python**: it has issued all three batches early on,
 # and can fetch the next one.
@@ -1272,7 +1309,7 @@ print(*warnings_of(lambda: list(pinning)))
 train, val = passing(make_loaders)(passing(ToySine)(300, seed=0), seed=0)
 x, y = next(iter(train))
 print("a batch:", tuple(x.shape), tuple(y.shape), x.dtype)
-print("items:", len(train.dataset) + len(val.dataset), " lost:", 300 - sum(len(x) for loader in (train, val) for x, _ in loader))
+print("items that come in an epoch:", sum(len(x) for loader in (train, val) for x, _ in loader))
 
 # %% [markdown]
 # How good is a model that knows nothing, and one that knows the sine? Both numbers are marks to aim between:
