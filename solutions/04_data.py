@@ -958,8 +958,6 @@ if fork:
     print("different draws in two epochs:", len(set(draws)), "of", len(draws))
 
 # %% [markdown]
-# (Numbers below 1000 may meet by chance now and then; these 16 do not.)
-#
 # One thing is still not the same with and without workers: *who draws*.
 # Without workers the items draw from the same global generator as the rest of the program.
 
@@ -1084,7 +1082,7 @@ print(done.stderr.strip().splitlines()[-1].split(" on ")[0])
 
 # %% [markdown]
 # This is the message that "works on my Linux" turns into on a Mac, followed by
-# *"DataLoader worker exited unexpectedly"*.
+# *"DataLoader worker (pid(s) ...) exited unexpectedly"*.
 # Some things can't be pickled at all, wherever they stand:
 
 # %% objective="data.workers"

@@ -49,9 +49,10 @@ class Numbered(Dataset):
         return int(index)
 
 
-def other_random_states() -> tuple[str, str]:
+def other_random_states() -> tuple:
     """The global random states of NumPy and of `random`, for comparing."""
-    return str(np.random.get_state()), str(random.getstate())
+    _, words, position, *_ = np.random.get_state()
+    return words.tobytes(), position, random.getstate()
 
 
 def numbers_of(loader: Iterable) -> list[int]:
@@ -545,7 +546,8 @@ mean_loss = Exercise(
         "mean of the two batch means?",
         "The mean of a batch times its number of samples is the sum of its losses. Add these sums up, and count "
         "the samples that came by.",
-        "`total += loss_fn(x, y).item() * len(x)` and a counter of `len(x)`; divide once, at the end.",
+        "For each batch, add `.item()` of its loss times `len(x)` to a total, and `len(x)` to a counter. Divide "
+        "the one by the other once, at the end.",
     ),
     why="The last batch is mostly smaller, and a mean of batch means gives its samples more weight than the "
     "others have. Only what came by can be counted: `len(loader.dataset)` does not know about a sampler or "
@@ -1055,7 +1057,8 @@ transformed_split = Exercise(
         "`transform` attributes are there if you make two Subsets of one dataset?",
         "Each part needs a dataset object of its own with its own `transform`. `copy.copy` makes a second "
         "object that shares the samples. Or write a small Dataset that applies a transform to items.",
-        "For each part: `own = copy.copy(dataset)`, set `own.transform`, and wrap it with the part's indices.",
+        "For each part: make a `copy.copy` of the dataset, set `transform` on the copy, and make a `Subset` of the "
+        "copy with the part's indices.",
     ),
     why="`Subset` and `random_split` hold on to the one dataset that you gave them, and a `transform` set there "
     "is seen by both parts. A shallow copy has an attribute of its own and shares the samples, so that it "

@@ -50,7 +50,7 @@ class SimulatedWorker:
             id=worker_id, num_workers=num_workers, seed=seed, dataset=self.dataset
         )
         with _other_random_states(_random_states()):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # the CPU generator alone
             np.random.seed(torch_worker._generate_state(base_seed, worker_id))
             random.seed(seed)
             self._states = _random_states()

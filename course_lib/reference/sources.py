@@ -25,7 +25,7 @@ class OwnGenerator(Dataset):
         return self.n
 
     def __getitem__(self, index: int) -> int:
-        return int(self.rng.integers(1000))
+        return int(self.rng.integers(1_000_000))
 
 
 class GlobalDraws(Dataset):
@@ -38,7 +38,7 @@ class GlobalDraws(Dataset):
         return self.n
 
     def __getitem__(self, index: int) -> int:
-        return int(np.random.randint(1000) if self.library == "numpy" else torch.randint(1000, ()))
+        return int(np.random.randint(1_000_000) if self.library == "numpy" else torch.randint(1_000_000, ()))
 
 
 class CountsReads(Dataset):
