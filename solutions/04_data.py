@@ -1448,16 +1448,30 @@ print(tuple(inputs.shape), torch.equal(inputs[1:], targets[:-1]))
 #
 # Tomorrow they are the same if every random number comes from a generator that is seeded and that nobody else
 # draws from. There are four places to look at:
+#
+# | who draws | from what |
+# |---|---|
+# | the split | the generator of `random_split`, else the global state |
+# | the order | the loader's generator, else the global state; or a sampler that knows the epoch |
+# | items, without workers | whatever the dataset draws from: the global state, or a generator of its own |
+# | items, in workers | global states seeded with base seed and worker; a generator of its own is copied, and yours to seed |
+#
+# Here is the token pipeline in two programs: a plain one, and one that validates and draws other numbers as well.
 
 # %% objective="data.seeding"
-places = {
-    "the split": "random_split(..., generator=)",
-    "the order": "DataLoader(..., generator=), or a sampler of the epoch",
-    "draws in items, no workers": "the global state, or a generator of the dataset",
-    "draws in items, workers": "base seed + worker number; a generator of the dataset is yours to seed",
-}
-for place, where in places.items():
-    print(f"{place:27} {where}")
+def training_batches(other_draws: int, validate: bool) -> list[Tensor]:
+    parts = Windows(tokens[:200], 8), Windows(tokens[200:260], 8)
+    train, val = passing(independent_loaders)(*parts, batch_size=32, seed=0)
+    batches = []
+    for _ in range(2):
+        torch.rand(other_draws)
+        batches += [inputs for inputs, _ in train]
+        validate and list(val)
+    return batches
+
+
+plain, busy = training_batches(0, validate=False), training_batches(7, validate=True)
+print(len(plain), "batches, the same in both programs:", all(map(torch.equal, plain, busy)))
 
 # %% [markdown]
 # ## Recap
