@@ -620,6 +620,39 @@ print("patients in validation:", len(set(patient[list(val)].tolist())), " also i
 
 # %% [markdown]
 # Split the *patients*, then take their pictures.
+#
+# {{exercise group_split}}
+
+# %% exercise="group_split"
+def group_split(groups: Tensor, seed: int) -> tuple[list[int], list[int]]:
+    """Split items so that no group is on both sides, and return the indices of each side: `(train, val)`.
+
+    `groups` has the shape (n,): item `i` belongs to group `groups[i]`. Group numbers are any int64 numbers,
+    in any order; there are ten different ones or more.
+    The result is two lists of plain ints, in any order. Every index from 0 to n - 1 is in exactly one of them.
+    Whole groups go to one side. Between a tenth and a half of the *groups* are for validation, as you like.
+    `seed` alone decides which ones, at random: the same seed gives the same split, another seed another.
+    No global random state (of torch, NumPy or `random`) is used or changed.
+    """
+    ### BEGIN SOLUTION
+    names = groups.unique()
+    names = names[torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))]
+    in_val = torch.isin(groups, names[: math.ceil(len(names) / 5)])
+    return (~in_val).nonzero().flatten().tolist(), in_val.nonzero().flatten().tolist()
+    ### END SOLUTION
+
+# %%
+check(group_split)
+
+# %% [markdown]
+# With it, nobody is met again:
+
+# %% objective="data.splits"
+train, val = passing(group_split)(patient, seed=0)
+both = set(patient[train].tolist()) & set(patient[val].tolist())
+print("pictures:", len(train) + len(val), " patients on both sides:", len(both))
+
+# %% [markdown]
 # The same holds for windows of one recording (section 10), and for every number that you compute from data:
 
 # %% objective="data.splits"
@@ -1497,6 +1530,7 @@ print(len(plain), "batches, the same in both programs:", all(map(torch.equal, pl
 # - [ ] report the loss of an epoch whose last batch is small? (`mean_loss`, [section 2](#2-A-loader-is-an-order-a-pile-and-a-collate))
 # - [ ] pad a batch and mask it, although 0 is a token? (`collate_pad`, [section 3](#3-Collate-from-a-list-of-items-to-a-batch))
 # - [ ] split so that tomorrow's run validates on the same items? (`make_loaders`, [section 4](#4-Splits-without-leaks))
+# - [ ] keep all pictures of a patient on one side? (`group_split`, [section 4](#4-Splits-without-leaks))
 # - [ ] augment training and not validation? (`transformed_split`, [section 4](#4-Splits-without-leaks))
 # - [ ] find the order of epoch 7 again? (`EpochSampler`, [section 5](#5-Random-numbers-who-draws-and-from-what))
 # - [ ] validate without changing what is trained? (`independent_loaders`, [section 6](#6-A-loader-that-draws-without-being-asked))

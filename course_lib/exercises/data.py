@@ -1188,6 +1188,160 @@ def forgets_the_indices(dataset, train_indices, val_indices, train_transform, va
     return Subset(for_train, range(len(train_indices))), Subset(for_val, range(len(val_indices)))
 
 
+# ---- group_split -------------------------------------------------------------------------------------------
+
+group_split = Exercise(
+    reference.group_split,
+    title="Groups stay together",
+    objective="data.splits",
+    difficulty=2,
+    minutes=12,
+    points=2,
+    observes=[observe.value()],
+    hints=(
+        "Ten patients, a hundred pictures: which of the two do you draw at random? And how does a picture find "
+        "out on which side it is?",
+        "`groups.unique()` lists the groups. Permute this list with a seeded generator and take the first fifth. "
+        "An item is for validation if its group is among them.",
+        "`torch.isin(groups, chosen)` is a mask over the items; `mask.nonzero().flatten().tolist()` are its "
+        "indices, and those of `~mask` the others.",
+    ),
+    why="The unit of a split is what items have in common: a patient, a recording, an author. Draw the groups, "
+    "and let the items follow. Then a score says how the model does on a patient that it has never met, which "
+    "is the question that validation is asked.",
+)
+
+
+@group_split.cases
+def _(rng):
+    yield case("ten groups of two", torch.arange(10).repeat_interleave(2), 0)
+    yield case("ten groups in turn, another seed", torch.arange(10).repeat(3), 4)
+    sizes = torch.tensor([9, 1, 1, 4, 1, 2, 1, 7, 1, 3, 1, 1])
+    yield case(
+        "groups of many sizes, negative numbers", (torch.arange(12) * 7 - 30).repeat_interleave(sizes), 1
+    )
+    many = torch.randint(0, 80, (1200,), generator=rng) * 3
+    yield case("many groups, every second entry of a column", many[::2], 2)
+
+
+@group_split.scenario
+def _(answer: Any, groups: Tensor, seed: int) -> Any:
+    states = other_random_states()
+    parts = answer(groups, seed)
+    if not (are_pair_of(list, parts) and all(type(i) is int for part in parts for i in part)):
+        return parts
+    others = [answer(groups, seed + more) for more in (1, 2, 3, 4, 5)]
+    return {
+        **group_facts(groups.tolist(), *parts),
+        "the same split for the same seed": sides(parts) == sides(answer(groups, seed)),
+        "another split for another seed": any(sides(other) != sides(parts) for other in others),
+        "random states of NumPy and random": "kept" if states == other_random_states() else "changed",
+    }
+
+
+def sides(parts: tuple[list[int], list[int]]) -> list[list[int]]:
+    return [sorted(part) for part in parts]
+
+
+def group_facts(groups: list[int], train: list[int], val: list[int]) -> dict[str, Any]:
+    n, names = len(groups), sorted(set(groups))
+    of_train, of_val = ({groups[i] for i in part if 0 <= i < n} for part in (train, val))
+    at_the_end = of_val in (set(names[: len(of_val)]), set(names[len(names) - len(of_val) :]))
+    return {
+        "every index once": sorted(train + val) == list(range(n)),
+        "groups on both sides": len(of_train & of_val),
+        "val has a tenth to a half of the groups": len(names) / 10 <= len(of_val) <= len(names) / 2,
+        "val drawn at random": len(names) < 50 or not at_the_end,  # a few groups may be neighbors by chance
+    }
+
+
+@group_split.alternative
+def looks_each_item_up_in_a_set(groups, seed):
+    names = sorted(set(groups.tolist()))
+    chosen = set(random.Random(seed).sample(names, max(1, len(names) // 4)))
+    pairs = list(enumerate(groups.tolist()))
+    return [i for i, g in pairs if g not in chosen], [i for i, g in pairs if g in chosen]
+
+
+@group_split.alternative
+def numbers_the_groups(groups, seed):
+    names, number = torch.unique(groups, return_inverse=True)
+    is_val = torch.zeros(len(names), dtype=torch.bool)
+    is_val[np.random.default_rng(seed).permutation(len(names))[: round(0.3 * len(names))].tolist()] = True
+    in_val = is_val[number]
+    return torch.where(~in_val)[0].tolist(), torch.where(in_val)[0].tolist()
+
+
+@group_split.misconception(
+    "You split the items. Nearly every group then has items on both sides, and the model is tested on patients "
+    "that it knows."
+)
+def splits_the_items(groups, seed):
+    order = torch.randperm(len(groups), generator=torch.Generator().manual_seed(seed)).tolist()
+    n_val = len(groups) // 5
+    return order[n_val:], order[:n_val]
+
+
+@group_split.misconception(
+    "You sorted the items by group and cut after a fifth of the items. The cut goes through a group, which is "
+    "then on both sides; and the groups in front are not drawn at random."
+)
+def cuts_through_a_group(groups, seed):
+    order = groups.argsort(stable=True).tolist()
+    n_val = len(groups) // 5 + 1
+    return order[n_val:], order[:n_val]
+
+
+@group_split.misconception(
+    "Whole groups, and always the last ones: the seed changes nothing. Group numbers often go with time or "
+    "place, so that validation would see another kind of data."
+)
+def takes_the_last_groups(groups, seed):
+    names = groups.unique()
+    in_val = torch.isin(groups, names[-(len(names) // 5) :])
+    return (~in_val).nonzero().flatten().tolist(), in_val.nonzero().flatten().tolist()
+
+
+@group_split.misconception(
+    "Your groups are drawn from the global random state, so the next run has another validation set. Seed a "
+    "generator of your own."
+)
+def draws_without_the_seed(groups, seed):
+    names = groups.unique()
+    in_val = torch.isin(groups, names[torch.randperm(len(names))][: len(names) // 5])
+    return (~in_val).nonzero().flatten().tolist(), in_val.nonzero().flatten().tolist()
+
+
+@group_split.misconception(
+    "You returned the numbers of the groups. Asked for are the indices of the items, which a `Subset` takes."
+)
+def returns_the_groups(groups, seed):
+    names = groups.unique()
+    names = names[torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))].tolist()
+    return names[len(names) // 5 :], names[: len(names) // 5]
+
+
+@group_split.misconception(
+    "The two sides are swapped: your first list is the small one. Training comes first."
+)
+def swaps_the_sides(groups, seed):
+    names = groups.unique()
+    names = names[torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))]
+    in_val = torch.isin(groups, names[: len(names) // 5])
+    return in_val.nonzero().flatten().tolist(), (~in_val).nonzero().flatten().tolist()
+
+
+@group_split.misconception(
+    "Whole groups, and always those that come first: the seed changes nothing. Permute the groups with a "
+    "generator that you seed, then take some."
+)
+def takes_the_first_groups(groups, seed):
+    names = list(dict.fromkeys(groups.tolist()))
+    chosen = set(names[: len(names) // 5])
+    pairs = list(enumerate(groups.tolist()))
+    return [i for i, g in pairs if g not in chosen], [i for i, g in pairs if g in chosen]
+
+
 # ---- EpochSampler ------------------------------------------------------------------------------------------
 
 EpochSampler = Exercise(

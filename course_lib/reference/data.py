@@ -128,6 +128,22 @@ def transformed_split(
     return tuple(parts)
 
 
+def group_split(groups: Tensor, seed: int) -> tuple[list[int], list[int]]:
+    """Split items so that no group is on both sides, and return the indices of each side: `(train, val)`.
+
+    `groups` has the shape (n,): item `i` belongs to group `groups[i]`. Group numbers are any int64 numbers,
+    in any order; there are ten different ones or more.
+    The result is two lists of plain ints, in any order. Every index from 0 to n - 1 is in exactly one of them.
+    Whole groups go to one side. Between a tenth and a half of the *groups* are for validation, as you like.
+    `seed` alone decides which ones, at random: the same seed gives the same split, another seed another.
+    No global random state (of torch, NumPy or `random`) is used or changed.
+    """
+    names = groups.unique()
+    names = names[torch.randperm(len(names), generator=torch.Generator().manual_seed(seed))]
+    in_val = torch.isin(groups, names[: math.ceil(len(names) / 5)])
+    return (~in_val).nonzero().flatten().tolist(), in_val.nonzero().flatten().tolist()
+
+
 class EpochSampler(Sampler):
     """An order for each epoch that can be found again: `EpochSampler(n, seed)`.
 
