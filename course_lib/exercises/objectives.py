@@ -12,6 +12,8 @@ class Objective(NamedTuple):
 
 
 START, TENSORS, AUTOGRAD = "00_start_here", "01_tensors", "02_autograd"
+START, TENSORS = "00_start_here", "01_tensors"
+DATA = "04_data"
 
 OBJECTIVES = (
     Objective(
@@ -54,4 +56,17 @@ OBJECTIVES = (
     ),
     Objective("autograd.gradcheck", "check a gradient, and say what the check can't see", AUTOGRAD),
     Objective("autograd.engine", "build a reverse-mode engine yourself", AUTOGRAD),
+    Objective("data.datasets", "write a dataset whose items are the same on every visit", DATA),
+    Objective(
+        "data.batches", "say how a loader makes batches, and average over samples instead of batches", DATA
+    ),
+    Objective("data.collate", "pad sequences of different lengths, and say what is padding", DATA),
+    Objective("data.splits", "split data so that nothing of validation reaches training", DATA),
+    Objective(
+        "data.seeding", "make the order of training repeatable, whatever else draws random numbers", DATA
+    ),
+    Objective("data.workers", "say what a worker process has for itself, and when workers pay", DATA),
+    Objective("data.streams", "read a stream with several workers, each item once", DATA),
+    Objective("data.transfer", "say what pinning and non_blocking do, and what they do not", DATA),
+    Objective("data.tokens", "cut a stream of tokens into inputs and targets, shifted by one", DATA),
 )
