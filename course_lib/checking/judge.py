@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from course_lib.checking.answer import Answer, is_stub
 from course_lib.checking.compare import describe, difference
@@ -125,6 +126,10 @@ def _argument(value: Any) -> str:
         return _tensor_argument(value)
     if isinstance(value, (tuple, list)) and tensors_in(value):
         return f"{type(value).__name__}({', '.join(map(_argument, value))})"
+    if isinstance(value, nn.Module):
+        return _clip(" ".join(repr(value).split()))
+    if inspect.isroutine(value):
+        return value.__name__
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_argument(item)}" for key, item in value.items()) + "}"
     return (
@@ -132,6 +137,10 @@ def _argument(value: Any) -> str:
         if type(value) in (int, float, bool, str, tuple, list, type(None))
         else describe(freeze(value))
     )
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= SHORT else text[: SHORT - 4] + " ..."
 
 
 def _tensor_argument(tensor: torch.Tensor) -> str:
