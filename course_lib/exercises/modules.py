@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from course_lib.checking import Exercise, case, observe
+from course_lib.checking import Exercise, Question, case, observe
 from course_lib.reference import modules as reference
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # float32 sums of a few terms, in any order
@@ -1703,7 +1703,7 @@ def built(*builders: Callable) -> list[nn.Module]:
 
 @torch.enable_grad()
 def loss_of(output: Tensor) -> Tensor:
-    return (output - torch.arange(output.shape[1])).square().mean()
+    return (output - 5 - torch.arange(output.shape[1])).square().mean()
 
 
 def train_twice(forward: Callable, parameters: list, x: Tensor) -> None:
@@ -2748,3 +2748,268 @@ def waits_for_the_last_gradient(model, lr):
                 p.grad = None
 
     return [p.register_post_accumulate_grad_hook(step_all) for p in trained]
+
+
+# ---- predictions -------------------------------------------------------------------------------------------
+
+plain_tensor = Question(
+    "plain_tensor",
+    objective="modules.registration",
+    text="""What does the last line do?
+
+```python
+class Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+        self.mask = torch.ones(3, 3).tril()
+
+    def forward(self, x):
+        return self.linear(x) @ self.mask
+
+model = Masked().double()
+model(torch.ones(1, 3, dtype=torch.float64))
+```""",
+    choices={"a": "it returns a `float64` tensor", "b": "it returns a `float32` tensor", "c": "it raises"},
+    answer="c",
+    replies={
+        "a": "The linear layer is `float64`, as asked. But a tensor that was assigned as it is stays unknown to the "
+        "module, so `double()` did not reach the mask.",
+        "b": "A matrix product converts nothing: it refuses two dtypes. And there are two.",
+        "c": "Right. `double()` reached the linear layer and not the mask, and a matrix product refuses two dtypes. "
+        "With a GPU the same model would stop with two devices.",
+    },
+)
+
+layers_in_list = Question(
+    "layers_in_list",
+    objective="modules.containers",
+    text="""A layer `nn.Linear(2, 2)` has 6 numbers, `nn.Linear(2, 1)` has 3. What is printed?
+
+```python
+class ListNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = [nn.Linear(2, 2) for _ in range(3)]
+        self.head = nn.Linear(2, 1)
+
+print(sum(p.numel() for p in ListNet().parameters()))
+```""",
+    choices={"a": "`21`", "b": "`3`", "c": "`0`"},
+    answer="b",
+    replies={
+        "a": "That is what the author of the class meant. But what was assigned is a list, and a module does not "
+        "look into lists.",
+        "b": "Right, only the head. This is why the mistake lives long: the head trains, the loss falls, and three "
+        "layers keep their random weights.",
+        "c": "The list is not seen, but the head was assigned by itself and is.",
+    },
+)
+
+repeated_layer = Question(
+    "repeated_layer",
+    objective="modules.containers",
+    text="""How many numbers does this model train, and how many entries has its state dict?
+
+```python
+model = nn.Sequential(*[nn.Linear(2, 2)] * 3)
+print(sum(p.numel() for p in model.parameters()), len(model.state_dict()))
+```""",
+    choices={"a": "18 and 6", "b": "6 and 2", "c": "6 and 6"},
+    answer="c",
+    replies={
+        "a": "That takes three layers. `[layer] * 3` is a list that holds one layer three times.",
+        "b": "One layer it is, so 6 numbers. But it has three names in the model, and a state dict lists names.",
+        "c": "Right. One layer, 6 numbers, under three names: `parameters()` meets it once, the state dict lists "
+        "each name. So the length of a checkpoint proves nothing about depth.",
+    },
+)
+
+best_weights = Question(
+    "best_weights",
+    objective="modules.saving",
+    text="""The weight is 1 at its best; training goes on and makes it 9. What is printed?
+
+```python
+model = nn.Linear(1, 1, bias=False)
+nn.init.ones_(model.weight)
+best = model.state_dict()
+nn.init.constant_(model.weight, 9.0)
+model.load_state_dict(best)
+print(model.weight.item())
+```""",
+    choices={"a": "`1.0`", "b": "`9.0`", "c": "an error: the state is out of date"},
+    answer="b",
+    replies={
+        "a": "So it was meant, and so it stands in many training scripts. But what did `state_dict()` return: the "
+        "numbers, or another way to the same storage?",
+        "b": "Right. The state dict holds the storages of the model. What was kept as the best was the current all "
+        "along, and loading it copied the weight onto itself.",
+        "c": "Nothing watches over it. Names and shapes fit, so it is loaded.",
+    },
+)
+
+lenient_load = Question(
+    "lenient_load",
+    objective="modules.saving",
+    text="""A checkpoint was saved from a wrapped model. What does the last line do?
+
+```python
+state = {f"module.{name}": t for name, t in nn.Linear(2, 2).state_dict().items()}
+model = nn.Linear(2, 2)
+model.load_state_dict(state, strict=False)
+```""",
+    choices={
+        "a": "it raises, since no name fits",
+        "b": "it loads both tensors, as the prefix is ignored",
+        "c": "it loads nothing and raises nothing",
+    },
+    answer="c",
+    replies={
+        "a": "With `strict=True`, the default, it would. `strict=False` was written to silence exactly this.",
+        "b": "Nothing guesses names. `module.weight` and `weight` are two names.",
+        "c": "Right. The model stays random, and the program goes on to evaluate it. The returned value says what "
+        "happened; nobody reads it.",
+    },
+)
+
+assigned_weights = Question(
+    "assigned_weights",
+    objective="modules.saving",
+    text="""The optimizer is made first, then a checkpoint is loaded. What does the step do to `model.weight`?
+
+```python
+model = nn.Linear(1, 1, bias=False)
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+model.load_state_dict({"weight": torch.ones(1, 1)}, assign=True)
+model(torch.ones(1, 1)).sum().backward()
+optimizer.step()
+```""",
+    choices={"a": "it becomes 0", "b": "it stays 1", "c": "`step()` raises"},
+    answer="b",
+    replies={
+        "a": "That would be 1 - 1.0 * 1, if the optimizer had the weight. It has the Parameter that the model held "
+        "when it was made.",
+        "b": "Right. Loading put a new Parameter in the place of the old one, and the optimizer still owns the old "
+        "one, which gets no gradients. Load first, then make the optimizer.",
+        "c": "The old Parameter still exists, in the optimizer. It has no gradient, so it is skipped, silently.",
+    },
+)
+
+tie_moves = Question(
+    "tie_moves",
+    objective="modules.tying",
+    text="""`model.head.weight` *is* `model.table.weight`. After which of these are they two?""",
+    choices={"a": "`model.double()`", "b": "`copy.deepcopy(model)`", "c": '`model.to("meta")`'},
+    answer="c",
+    replies={
+        "a": "`double()` puts new values into the Parameter that is there, so that both names keep leading to it.",
+        "b": "`deepcopy` remembers what it has copied already, and puts the one copy in both places.",
+        "c": "Right. Where the kind of storage changes too much to be swapped inside the Parameter, a new one is made, "
+        "name by name. What was one becomes two, and nothing is said.",
+    },
+)
+
+eval_and_graph = Question(
+    "eval_and_graph",
+    objective="modules.modes",
+    text="""What is printed?
+
+```python
+model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5))
+model.eval()
+print(model(batch).requires_grad)
+```""",
+    choices={"a": "`False`", "b": "`True`"},
+    answer="b",
+    replies={
+        "a": "You expect evaluation to cost no graph. But `eval()` sets a flag that layers look at, and autograd is "
+        "no layer.",
+        "b": "Right. `eval()` and `no_grad` are two switches, and an evaluation needs both: one for right numbers, "
+        "one for memory.",
+    },
+)
+
+functional_dropout = Question(
+    "functional_dropout",
+    objective="modules.modes",
+    text="""How many of the 1000 outputs are zero?
+
+```python
+class Drops(nn.Module):
+    def forward(self, x):
+        return F.dropout(x, 0.5)
+
+(Drops().eval()(torch.ones(1000)) == 0).sum()
+```""",
+    choices={"a": "none", "b": "about half of them", "c": "all"},
+    answer="b",
+    replies={
+        "a": "`nn.Dropout` would look at its flag. The function `F.dropout` belongs to no module; who tells it?",
+        "b": "Right. A function has no mode. Its `training` argument is True unless you pass `self.training`, so it "
+        "drops for ever.",
+        "c": "Half of them are dropped and the rest doubled, so that the mean stays.",
+    },
+)
+
+frozen_norm = Question(
+    "frozen_norm",
+    objective="modules.freezing",
+    text="""`running_mean` of a new BatchNorm is 0. What is it after this?
+
+```python
+norm = nn.BatchNorm1d(2).requires_grad_(False)
+for _ in range(3):
+    norm(torch.randn(8, 2) + 5)
+```""",
+    choices={"a": "still 0", "b": "between 1 and 2", "c": "5"},
+    answer="b",
+    replies={
+        "a": "No gradient will ever change it: none would have without `requires_grad_(False)` either. Running "
+        "statistics move in the forward pass.",
+        "b": "Right: 5 · (1 - 0.9³) is 1.36. Each forward pass in train mode moves the mean a tenth of the way, "
+        "gradients or not.",
+        "c": "It moves a tenth of the way to the batch mean in each pass, so it needs some more.",
+    },
+)
+
+forward_call = Question(
+    "forward_call",
+    objective="modules.hooks",
+    text="""How many shapes does the hook note?
+
+```python
+seen = []
+layer = nn.Linear(4, 2)
+layer.register_forward_hook(lambda module, args, output: seen.append(output.shape))
+layer.forward(batch)
+print(len(seen))
+```""",
+    choices={"a": "0", "b": "1", "c": "2"},
+    answer="a",
+    replies={
+        "a": "Right. `layer(batch)` runs the hooks and calls `forward` between them. Whoever calls `forward` directly "
+        "skips the hooks, and everything else that wraps a module.",
+        "b": "Who runs the hook? Not `forward`, which is the code of the layer and knows nothing of hooks.",
+        "c": "Neither before nor after: nobody runs it at all.",
+    },
+)
+
+hook_returns = Question(
+    "hook_returns",
+    objective="modules.hooks",
+    text="""What is `layer(batch).abs().sum()`?
+
+```python
+layer = nn.Linear(4, 2)
+layer.register_forward_hook(lambda module, args, output: output * 0)
+```""",
+    choices={"a": "what it was without the hook", "b": "`0`", "c": "an error: a hook returns nothing"},
+    answer="b",
+    replies={
+        "a": "So it is for hooks that return None. This lambda returns a tensor, and that has a meaning.",
+        "b": "Right. What a forward hook returns takes the place of the output. A lambda returns the value of its "
+        "expression, so a hook that only wanted to look may change the model.",
+        "c": "It may return something, and then it is taken at its word.",
+    },
+)

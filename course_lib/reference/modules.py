@@ -198,7 +198,7 @@ class FrozenBackbone(nn.Module):
         self.backbone = backbone.requires_grad_(False).eval()
         self.head = head
 
-    def train(self, mode: bool = True) -> FrozenBackbone:
+    def train(self, mode: bool = True) -> nn.Module:
         super().train(mode)
         self.backbone.eval()
         return self
@@ -240,7 +240,7 @@ class ActivationRecorder:
         self.stats: dict[str, dict[str, Any]] = {}
         self.handles: list[RemovableHandle] = []
 
-    def __enter__(self) -> ActivationRecorder:
+    def __enter__(self) -> Any:
         for name, layer in self.layers.items():
             self.handles.append(layer.register_forward_hook(partial(self.note, name)))
         return self
