@@ -118,8 +118,17 @@ NoRegistries()
 
 # %% [markdown]
 # Read it as "there is no drawer yet".
-# For a parameter the message says `parameters`, for a buffer `buffer`.
-#
+# A parameter and a buffer need their drawers just as much:
+
+# %% objective="modules.registration"
+unfinished = nn.Module.__new__(nn.Module)  # a module whose __init__ never ran
+for value in (nn.Parameter(torch.ones(2)), nn.Buffer(torch.ones(2))):
+    try:
+        unfinished.thing = value
+    except AttributeError as refusal:
+        print(refusal)
+
+# %% [markdown]
 # Everything else a module can do is a walk through these drawers, and through those of its submodules.
 
 # %% objective="modules.registration"
@@ -152,8 +161,8 @@ Masked().double()(torch.ones(1, 3, dtype=torch.float64))
 
 # %% [markdown]
 # `double()` walked through the registries and never met the mask.
-# `.to(device)` walks the same way: on a GPU you would read about two devices instead of two dtypes.
-# `meta` shows it without one.
+# `.to(device)` walks the same way. (With a GPU you would read about two devices instead of two dtypes.)
+# Without one, `meta` shows what moves:
 
 # %% objective="modules.registration"
 moved = Masked().to("meta")
@@ -426,6 +435,9 @@ def count_params(model: nn.Module) -> dict[str, int]:
 # %%
 check(count_params)
 
+# %% [markdown]
+# Try it on the models that we have.
+
 # %% objective="modules.containers"
 counted = passing(count_params)
 print(counted(nn.Sequential(nn.Flatten(), mlp)))
@@ -479,7 +491,8 @@ print({way: state["weight"].item() for way, state in attempts.items()})
 
 # %% [markdown]
 # All three followed the model to 0.
-# From a GPU `.cpu()` would have copied, so that the same script keeps the best weights there and loses them here.
+# (From a GPU, `.cpu()` would have copied: the same script keeps the best weights there and loses them here.
+# Without a GPU we can't show it.)
 #
 # {{exercise snapshot}}
 
@@ -687,11 +700,7 @@ check(tied_names)
 
 # %% [markdown]
 # With this instrument we can ask what a tie survives.
-#
-# {{predict tie_moves}}
-
-# %%
-predict("tie_moves", "c")
+# Moving and copying a model are one line each. For loading, and for a weight that is set by hand, two helpers:
 
 # %%
 def loaded(model: nn.Module, **options: bool) -> nn.Module:
@@ -704,6 +713,12 @@ def with_new_weight(model: nn.Module) -> nn.Module:
     """`model` after somebody set a weight 'by hand'."""
     model.table.weight = nn.Parameter(torch.zeros(5, 4))
     return model
+
+# %% [markdown]
+# {{predict tie_moves}}
+
+# %%
+predict("tie_moves", "c")
 
 # %% objective="modules.tying"
 changes = {
@@ -878,6 +893,9 @@ class Function(nn.Module):
         super().__init__()
         self.forward = function
 
+# %% [markdown]
+# Here are the layers that you meet most, and two functions:
+
 # %%
 rows = batch.flatten(0, 1)  # (batch * seq, dim)
 layers = {
@@ -907,8 +925,16 @@ for name, (layer, x) in layers.items():
 # BatchNorm is the only one that a forward pass *changes*.
 # And the last two lines are random in both modes, because a function has no mode.
 #
-# (Two warts of names: there is no `nn.BatchNorm`, only 1d, 2d and 3d.
-# And `nn.MultiheadAttention` expects `(seq, batch, dim)` unless you say `batch_first=True`.)
+# Two warts. There is no `nn.BatchNorm`, only 1d, 2d and 3d.
+# And `nn.MultiheadAttention` expects `(seq, batch, dim)`, unless you say `batch_first=True`:
+
+# %% objective="modules.modes"
+print(hasattr(nn, "BatchNorm"), nn.MultiheadAttention(4, 2).batch_first)
+_, weights = nn.MultiheadAttention(4, 2)(batch, batch, batch)  # meant as (batch 2, seq 3)
+print("attention among", weights.shape[-1], "steps, in", weights.shape[0], "sequences")
+
+# %% [markdown]
+# It took our 2 sequences of 3 steps for 3 sequences of 2 steps, and nothing was wrong with any shape.
 #
 # ### What BatchNorm computes
 #
@@ -922,7 +948,14 @@ print("running mean:", norm.running_mean.tolist(), "= 0.1 *", rows.mean(dim=0).t
 print("running var: ", norm.running_var.tolist(), "= 0.9 + 0.1 *", rows.var(dim=0).tolist())
 
 # %% [markdown]
-# The variance is the unbiased one, as `Tensor.var` computes it; for normalizing, the biased one is used.
+# The running variance is the unbiased one, as `Tensor.var` computes it.
+# For normalizing, the biased one is used, which divides by n:
+
+# %% objective="modules.modes"
+print("biased:  ", torch.allclose(out.var(dim=0, correction=0), torch.ones(4), atol=1e-4))
+print("unbiased:", torch.allclose(out.var(dim=0), torch.ones(4), atol=1e-4))
+
+# %% [markdown]
 # In eval mode the running statistics take the place of the batch's:
 
 # %% objective="modules.modes"
@@ -1008,6 +1041,9 @@ def eval_mode(model: nn.Module) -> Iterator[nn.Module]:
 
 # %%
 check(eval_mode)
+
+# %% [markdown]
+# The norm that was put into eval mode on purpose now stays there:
 
 # %% objective="modules.modes"
 model[1].eval()
@@ -1182,8 +1218,8 @@ print(len(seen))
 
 # %% [markdown]
 # > **Classic mistake: `model.forward(x)`.**
-# > Hooks live in `__call__`, and so do the wrappers for compiling and for data parallel training.
-# > Call the module.
+# > Hooks live in `__call__`, which calls `forward` between them.
+# > Call the module, and let nobody call `forward` but PyTorch.
 #
 # ### A hook may change what it sees
 #
@@ -1243,6 +1279,17 @@ print("after letting go: ", sum(ref() is not None for ref in activations))
 # %% [markdown]
 # Nobody asked for the activations of the middle layer, and none was free while `kept` held the output.
 #
+# In a notebook there is a leak of its own: run a cell twice, and its hook is registered twice.
+
+# %% objective="modules.hooks"
+layer, calls = nn.Linear(4, 2), []
+for _ in range(3):  # as if a cell had been run three times
+    handle = layer.register_forward_hook(lambda module, args, output: calls.append(1))
+layer(batch)
+handle.remove()
+print("calls:", len(calls), " hooks left after one remove():", len(layer._forward_hooks))
+
+# %% [markdown]
 # Now the smallest useful tool: look at one layer, once, and leave nothing behind.
 #
 # {{exercise output_of}}
@@ -1314,6 +1361,9 @@ class ActivationRecorder:
 # %%
 check(ActivationRecorder)
 
+# %% [markdown]
+# The deep network from section 2 has no names worth remembering, so ask it for all of its linear layers:
+
 # %% objective="modules.hooks"
 tower = passing(DeepMLP)([4, 8, 8, 2])
 names = [name for name, module in tower.named_modules() if isinstance(module, nn.Linear)]
@@ -1344,7 +1394,9 @@ _ = x.register_hook(lambda grad: print("input    ", tuple(grad.shape)))
 layer(x).sum().backward()
 
 # %% [markdown]
-# The tensor hook on the weight runs while `.grad` is still None, the last one when it is there.
+# The tensor hook on the weight runs while `.grad` is still None, the hook on the parameter when it is there.
+# The module's hook comes when the gradient of its input is known.
+# (Between different tensors the order is the engine's business: do not build on it.)
 #
 # A tensor hook that returns something changes the gradient from there on:
 
@@ -1425,18 +1477,20 @@ def registry_of(value: Any) -> str:
     return next((kind for kind, drawer in drawers.items() if "thing" in drawer), "plain attribute")
 
 # %% objective="modules.registration"
-for value in (
-    nn.Parameter(torch.ones(2)),
-    nn.Buffer(torch.ones(2)),
-    nn.ModuleList([nn.Linear(2, 2)]),
-    torch.ones(2),
-    [nn.Linear(2, 2)],
-    F.dropout,
-):
-    print(f"{getattr(value, '__name__', type(value).__name__):12} -> {registry_of(value)}")
+values = {
+    "nn.Parameter(tensor)": nn.Parameter(torch.ones(2)),
+    "nn.Buffer(tensor)": nn.Buffer(torch.ones(2)),
+    "nn.ModuleList([layer])": nn.ModuleList([nn.Linear(2, 2)]),
+    "tensor": torch.ones(2),
+    "[layer]": [nn.Linear(2, 2)],
+    "F.dropout": F.dropout,
+}
+for text, value in values.items():
+    print(f"{text:22} -> {registry_of(value)}")
 
 # %% [markdown]
-# The optimizer gets the first, the checkpoint the first two, `.to()` the same two, `train()` and `eval()` the third, and each goes on into the third.
+# The optimizer gets the first, the checkpoint and `.to()` the first two.
+# `train()` and `eval()` reach the third, and every walk goes on inside it.
 # The last three exist for `forward` alone.
 #
 # ## Recap

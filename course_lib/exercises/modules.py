@@ -1710,7 +1710,9 @@ def train_twice(forward: Callable, parameters: list, x: Tensor) -> None:
     optimizer = torch.optim.SGD(parameters, lr=0.1)
     for step in range(2):
         optimizer.zero_grad()
-        loss_of(forward(x + step)).backward()
+        with torch.enable_grad():
+            output = forward(x + step)
+        loss_of(output).backward()
         optimizer.step()
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from course_lib.checking import Exercise, Spy, Verdict, case, judge_callable, observe
-from course_lib.checking.judge import expected_observations
+from course_lib.checking.judge import call_text, expected_observations
 
 # ruff: noqa: E731
 
@@ -234,6 +234,21 @@ def call_with_other_weights(answer, x):
     with torch.no_grad():
         module.weight.copy_(torch.tensor([2.0, -1.0, 0.5]))
     return module(x), observe.registered_in(module)
+
+
+def test_modules_among_the_inputs_are_the_same_in_every_run():
+    """Their weights come from the global generator, which the cases seed and put back."""
+
+    def build(rng):
+        yield case("a layer", nn.Linear(2, 3), len)
+
+    made = exercise(lambda module, f: module.weight.sum(), observe.value(), build)
+    before = torch.get_rng_state()
+    first, second = made.fresh_cases()[0], made.fresh_cases()[0]
+    assert torch.equal(first.args[0].weight, second.args[0].weight)
+    assert torch.equal(before, torch.get_rng_state())
+    text = call_text(made, first)
+    assert "Linear(in_features=2, out_features=3, bias=True), len)" in text
 
 
 def test_an_exercise_may_ask_for_a_class():
