@@ -127,7 +127,7 @@ def _argument(value: Any) -> str:
     if isinstance(value, (tuple, list)) and tensors_in(value):
         return f"{type(value).__name__}({', '.join(map(_argument, value))})"
     if isinstance(value, nn.Module):
-        return _clip(" ".join(repr(value).split()))
+        return _module_argument(value)
     if inspect.isroutine(value):
         return value.__name__
     if isinstance(value, dict):
@@ -139,8 +139,10 @@ def _argument(value: Any) -> str:
     )
 
 
-def _clip(text: str) -> str:
-    return text if len(text) <= SHORT else text[: SHORT - 4] + " ..."
+def _module_argument(module: nn.Module) -> str:
+    """A layer as it prints, a larger module by the kinds of its children."""
+    children = ", ".join(type(child).__name__ for child in module.children())
+    return f"<{type(module).__name__} of {children}>" if children else repr(module)
 
 
 def _tensor_argument(tensor: torch.Tensor) -> str:

@@ -9,7 +9,7 @@ import io
 import re
 import weakref
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
@@ -352,8 +352,8 @@ def use_mlp(answer, dims, x):
 @deep_mlp.cases
 def _(rng):
     yield case("one layer", dims=(2, 3), x=torch.tensor([[1.0, -2.0]]))
-    yield case("three layers", dims=[2, 4, 3, 1], x=torch.randn(3, 2, generator=rng))
     yield case("hidden layers of one size", dims=(3, 5, 5, 5, 5, 2), x=torch.randn(4, 3, generator=rng))
+    yield case("three layers", dims=[2, 4, 3, 1], x=torch.randn(3, 2, generator=rng))
     yield case("a transposed batch", dims=(3, 2, 4), x=torch.randn(3, 5, generator=rng).t())
 
 
@@ -678,7 +678,7 @@ def train_on_and_restore(answer, model):
         "taken": dict(taken),
         "requires grad": [name for name, tensor in taken.items() if tensor.requires_grad],
     }
-    model.load_state_dict(taken)
+    facts["does not fit"] = tuple(map(sorted, model.load_state_dict(taken, strict=False)))
     facts["restored"] = dict(model.state_dict())
     return facts
 
@@ -1890,11 +1890,8 @@ def finetune_for_some_epochs(answer, build_backbone, build_head, x):
     facts["predictions"] = model(x)
     facts["back in train mode"] = (model.train(True) is model, states_of(model, head))
     after = tensors_of(backbone)
-    facts["backbone tensors that changed"] = [
-        n for n in before if not torch.equal(before[n], after.get(n, x))
-    ]
-    facts["head"] = tensors_of(head)
-    return facts
+    changed = [name for name in before if not torch.equal(before[name], after[name])]
+    return {"backbone tensors that changed": changed, **facts, "head": tensors_of(head)}
 
 
 def states_of(model: nn.Module, head: nn.Module) -> dict[str, bool]:
@@ -2091,6 +2088,9 @@ def _(rng):
     yield case("a nested layer", fill(TwoPaths()), "left.2", x.clone())
     yield case("a layer on another path", fill(TwoPaths()).eval(), "right", x.clone())
     yield case("the model itself", fill(TwoPaths()), "", x.clone())
+    watched = fill(norm_stack())
+    watched[0].register_forward_hook(lambda module, args, output: None)
+    yield case("a layer with a hook of somebody else", watched, "0", x.clone())
     yield case("a later layer raises", nn.Sequential(nn.Linear(3, 2), Refuses()), "0", x.clone())
     yield case(
         "a transposed batch", fill(norm_stack()), "3", torch.randn(3, 5, generator=rng).t().requires_grad_()
@@ -2179,6 +2179,20 @@ def keeps_the_input(model, name, x):
         model(x)
     finally:
         handle.remove()
+    return seen[0]
+
+
+@output_of.misconception(
+    "You emptied the dict of hooks. Hooks of others were in it, too. A handle removes its own hook."
+)
+def clears_all_hooks_of_the_layer(model, name, x):
+    seen = []
+    layer = model.get_submodule(name)
+    layer.register_forward_hook(lambda module, args, output: seen.append(output))
+    try:
+        model(x)
+    finally:
+        layer._forward_hooks.clear()
     return seen[0]
 
 
@@ -2278,34 +2292,45 @@ class Attends(nn.Module):
 
 @activation_recorder.scenario
 def record(answer, model, names, x, ends):
-    watched, facts = [], {"came out": "nothing"}
-    watching = [model.register_forward_hook(lambda m, a, out: watched.append(weakref.ref(out)))]
-    watching += [model.get_submodule(name).register_forward_hook(partial(watch, watched)) for name in names]
-    try:
-        recorder = answer(model, names)
-        if not hasattr(recorder, "__enter__"):
-            return recorder
-        with recorder as recorder:
-            facts["output"], facts["gradients"] = run_backward(model, x)
-            facts["stats in the block"] = readable(recorder.stats)
-            if ends == "an error":
-                raise KeyError("in the block")
-    except KeyError:
-        facts["came out"] = "KeyError"
-    finally:
-        for handle in watching:
-            handle.remove()
-    facts["stats"] = readable(recorder.stats)
-    facts = {**facts, "output": facts["output"].detach(), "requires grad": facts["output"].requires_grad}
-    facts["outputs kept alive"] = kept_alive(watched)
-    with torch.no_grad():
-        model(x + 1)
+    recorder = answer(model, names)
+    if not hasattr(recorder, "__enter__"):
+        return recorder
+    facts = {"came out": "nothing"}
+    with watching(model, names) as watched:
+        try:
+            with recorder as recorder:
+                facts["output"], facts["gradients"] = run_backward(model, x)
+                facts["stats in the block"] = readable(recorder.stats)
+                if ends == "an error":
+                    raise KeyError("in the block")
+        except KeyError:
+            facts["came out"] = "KeyError"
+        facts["stats"] = readable(recorder.stats)
+        facts = {**facts, "output": facts["output"].detach(), "requires grad": facts["output"].requires_grad}
+        facts["outputs kept alive"] = kept_alive(watched)
+        before = len(watched)
+        with torch.no_grad():
+            model(x + 1)
     facts["stats after another call"] = readable(recorder.stats)
+    facts["hooks of others that still run"] = len(watched) - before
     return facts
 
 
+@contextmanager
+def watching(model: nn.Module, names: Iterable[str]) -> Iterator[list]:
+    """Hooks of somebody else on the same layers, which keep nothing alive."""
+    watched = []
+    layers = [model, *map(model.get_submodule, names)]
+    handles = [layer.register_forward_hook(partial(watch, watched)) for layer in layers]
+    try:
+        yield watched
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def watch(watched: list, module: nn.Module, args: tuple, output: Any) -> None:
-    """Remember, without keeping it alive, what the layer put out before any hook of the answer saw it."""
+    """Remember, without keeping it alive, what the layer put out."""
     watched.append(weakref.ref(output[0] if isinstance(output, tuple) else output))
 
 
@@ -2532,6 +2557,16 @@ class keeps_the_first_call(reference.ActivationRecorder):
 class notes_the_input(reference.ActivationRecorder):
     def note(self, name, layer, args, output):
         super().note(name, layer, args, args[0])
+
+
+@activation_recorder.misconception(
+    "You emptied the dict of hooks. In it were not only yours: whoever else looks at these layers sees nothing any "
+    "more. A handle removes its own hook."
+)
+class clears_all_hooks(reference.ActivationRecorder):
+    def __exit__(self, *exception):
+        for layer in self.layers.values():
+            layer._forward_hooks.clear()
 
 
 @activation_recorder.misconception(

@@ -213,7 +213,7 @@ def output_of(model: nn.Module, name: str, x: Tensor) -> Tensor:
     `name` is a name from `model.named_modules()`: "0", "block.linear", or "" for the model itself.
     The model is called once, in the mode in which it is, and calls that submodule once; its output is a tensor.
     Gradients flow back through the result.
-    Afterwards the model has no more hooks than before, also when it raises: its exception goes on to the caller.
+    Afterwards the model has the hooks that it had before, also when it raises: its exception goes on to the caller.
     """
     seen = []
     handle = model.get_submodule(name).register_forward_hook(lambda module, args, output: seen.append(output))
@@ -232,7 +232,8 @@ class ActivationRecorder:
     If a layer returns a tuple, its first element counts. Layers that were not called have no entry.
     The model's outputs and gradients are what they would be without the recorder.
     No graph and no whole output is kept: only numbers.
-    After the block no hook is left, also when the block raises; the exception goes on to the caller.
+    After the block your hooks are gone and those of others are still there, also when the block raises; the
+    exception goes on to the caller.
     """
 
     def __init__(self, model: nn.Module, names: Iterable[str]):

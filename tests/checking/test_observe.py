@@ -249,6 +249,9 @@ def test_modules_among_the_inputs_are_the_same_in_every_run():
     assert torch.equal(before, torch.get_rng_state())
     text = call_text(made, first)
     assert "Linear(in_features=2, out_features=3, bias=True), len)" in text
+    assert "(<Sequential of Linear, ReLU>)" in call_text(
+        made, case("", nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
+    )
 
 
 def test_an_exercise_may_ask_for_a_class():
