@@ -209,7 +209,7 @@ for name in ("parameter", "frozen", "buffer", "unsaved", "plain", "hopeful"):
 
 # %% [markdown]
 # **Rule 1.** A parameter is trained, saved and moved.
-# A buffer is saved and moved. A buffer that is not persistent is moved. A plain tensor is nothing of the three.
+# A buffer is saved and moved. A buffer that is not persistent is moved, no more. A plain tensor is none of the three.
 #
 # Two lines go beyond the usual table.
 # A frozen parameter is saved and not trained: being trained takes `requires_grad` as well.
@@ -1496,7 +1496,7 @@ for text, value in values.items():
 #
 # ## Recap
 #
-# - Parameters are trained, saved and moved; buffers saved and moved; plain tensors nothing of it (rule 1).
+# - Parameters are trained, saved and moved; buffers are saved and moved; plain tensors are neither (rule 1).
 # - Lists hide modules. `[layer] * n` is one layer. `parameters()` counts a tensor once, the state dict lists names.
 # - A state dict holds references (rule 2). `strict=False` is silent about names; read what it returns.
 # - What puts a new Parameter in place breaks ties and leaves the optimizer behind (rule 3).
