@@ -35,9 +35,9 @@
 # |---|---|
 # | 00 start here | how does this course work? |
 # | 01 tensors | does this line copy, or does it look at the same memory? |
-# | 02 autograd *(to come)* | what does `backward()` do, and where do gradients come from? |
-# | 03 modules *(to come)* | which attributes are parameters, and what does `state_dict` hold? |
-# | 04 data *(to come)* | how do samples become batches, reproducibly? |
+# | 02 autograd | what does `backward()` do, and where do gradients come from? |
+# | 03 modules | which attributes are parameters, and what does `state_dict` hold? |
+# | 04 data | how do samples become batches, reproducibly? |
 # | 05 training *(to come)* | what belongs into a training loop, in which order? |
 # | 06 memory and profiling *(to come)* | where do the bytes and the milliseconds go? |
 # | 07 pitfalls *(to come)* | why does this code run and still not learn? |
@@ -45,7 +45,7 @@
 # | 09 inference *(to come)* | what leaves the laboratory, and in which format? |
 # | 10 mini GPT *(to come)* | how does all of it fit together? |
 #
-# The notebooks 00 and 01 exist today.
+# The notebooks 00 to 04 exist today.
 
 # %%
 import inspect

@@ -7,22 +7,25 @@ import inspect
 import textwrap
 from collections.abc import Callable
 
-import torch
-
 from course_lib.checking import Answer, Exercise, find_answer
-
-Around = Callable[[Callable], Callable]
 
 
 def definition(function: Callable, name: str) -> str:
-    """The source of `function` without decorators, under another name."""
+    """The source of `function` without the exercise's decorators, under another name."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     node = tree.body[0]
     for inner in ast.walk(node):
         if isinstance(inner, ast.Name) and inner.id == node.name:
             inner.id = name  # it calls itself
-    node.decorator_list, node.name = [], name
+    node.decorator_list = [d for d in node.decorator_list if not _registers_an_answer(d)]
+    node.name = name
     return ast.unparse(node)
+
+
+def _registers_an_answer(decorator: ast.expr) -> bool:
+    """`@exercise.alternative` and `@exercise.misconception(...)`; `@contextmanager` belongs to the answer."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return getattr(called, "attr", "") in ("alternative", "misconception")
 
 
 def surroundings(function: Callable) -> str:
@@ -45,16 +48,3 @@ def cells_for(exercise: Exercise, function: Callable) -> list[str]:
 
 def answer_from(exercise: Exercise, function: Callable) -> Answer:
     return find_answer(cells_for(exercise, function), exercise.name)
-
-
-def wrapped(reference: Callable, around: Around) -> Callable:
-    """The reference with `around` put around what a caller calls: the function, or every method of the class.
-
-    A torch.autograd.Function is never instantiated: it is called by way of `apply`.
-    """
-    if not isinstance(reference, type):
-        return around(reference)
-    if issubclass(reference, torch.autograd.Function):
-        return type(reference.__name__, (reference,), {"apply": staticmethod(around(reference.apply))})
-    methods = {name: around(item) for name, item in vars(reference).items() if inspect.isfunction(item)}
-    return type(reference.__name__, (reference,), methods)

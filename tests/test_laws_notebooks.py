@@ -175,7 +175,7 @@ def test_a_solved_notebook_passes_the_command_line(name):
 
 def telling_lines(exercise) -> list[str]:
     """Lines of the solution that would give it away: not what the stub holds, a bare loop header, a one-word return."""
-    given = statements(stub_source(exercise))
+    given = [*statements(stub_source(exercise)), "super().__init__()"]  # as every module begins
     return [text for text in statements(solution_source(exercise)) if len(text) > 15 and text not in given]
 
 

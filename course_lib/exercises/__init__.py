@@ -29,6 +29,7 @@ NOTEBOOKS = (
     Notebook("00_start_here", "Start here"),
     Notebook("01_tensors", "Tensors: a storage and a view"),
     Notebook("02_autograd", "Autograd: the graph behind a number"),
+    Notebook("03_modules", "Modules: what is registered is what exists"),
     Notebook("04_data", "Data: from a dataset to a batch"),
 )
 

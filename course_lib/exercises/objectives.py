@@ -12,8 +12,7 @@ class Objective(NamedTuple):
 
 
 START, TENSORS, AUTOGRAD = "00_start_here", "01_tensors", "02_autograd"
-START, TENSORS = "00_start_here", "01_tensors"
-DATA = "04_data"
+MODULES, DATA = "03_modules", "04_data"
 
 OBJECTIVES = (
     Objective(
@@ -56,6 +55,24 @@ OBJECTIVES = (
     ),
     Objective("autograd.gradcheck", "check a gradient, and say what the check can't see", AUTOGRAD),
     Objective("autograd.engine", "build a reverse-mode engine yourself", AUTOGRAD),
+    Objective(
+        "modules.registration",
+        "say of everything that you assign to a module whether it is trained, saved and moved",
+        MODULES,
+    ),
+    Objective(
+        "modules.containers",
+        "build models of many parts, all of them registered, and count their numbers",
+        MODULES,
+    ),
+    Objective("modules.saving", "keep, rename and load a state, and know what was not loaded", MODULES),
+    Objective("modules.tying", "tie two weights, and notice what breaks the tie", MODULES),
+    Objective("modules.meta", "build a model without memory and give it weights afterwards", MODULES),
+    Objective(
+        "modules.modes", "say what train and eval mode change, layer by layer, and what they do not", MODULES
+    ),
+    Objective("modules.freezing", "freeze a part of a model so that it really stays as it is", MODULES),
+    Objective("modules.hooks", "look into a model with hooks, and leave none behind", MODULES),
     Objective("data.datasets", "write a dataset whose items are the same on every visit", DATA),
     Objective(
         "data.batches", "say how a loader makes batches, and average over samples instead of batches", DATA

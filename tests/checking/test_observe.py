@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from course_lib.checking import Exercise, Spy, Verdict, case, judge_callable, observe
-from course_lib.checking.judge import expected_observations
+from course_lib.checking.judge import call_text, expected_observations
 
 # ruff: noqa: E731
 
@@ -236,11 +236,47 @@ def call_with_other_weights(answer, x):
     return module(x), observe.registered_in(module)
 
 
+def test_modules_among_the_inputs_are_the_same_in_every_run():
+    """Their weights come from the global generator, which the cases seed and put back."""
+
+    def build(rng):
+        yield case("a layer", nn.Linear(2, 3), len)
+
+    made = exercise(lambda module, f: module.weight.sum(), observe.value(), build)
+    before = torch.get_rng_state()
+    first, second = made.fresh_cases()[0], made.fresh_cases()[0]
+    assert torch.equal(first.args[0].weight, second.args[0].weight)
+    assert torch.equal(before, torch.get_rng_state())
+    text = call_text(made, first)
+    assert "Linear(in_features=2, out_features=3, bias=True), len)" in text
+    assert "(<Sequential of Linear, ReLU>)" in call_text(
+        made, case("", nn.Sequential(nn.Linear(2, 3), nn.ReLU()))
+    )
+
+
 def test_an_exercise_may_ask_for_a_class():
     made = exercise(Scale, observe.value(), one(matrix), call_with_other_weights)
     assert judge_callable(made, Scale).verdict is Verdict.PASSED
     assert verdict(made, IgnoresItsWeight) is Verdict.FAILED
     assert verdict(made, LeavesAHook) is Verdict.FAILED
+
+
+def test_only_a_stub_counts_as_not_attempted_where_it_raises():
+    """PyTorch raises NotImplementedError too: for a module without forward, and for values that meta has not."""
+    made = exercise(keeps, observe.value(), one(matrix))
+
+    def your_turn(x):
+        raise NotImplementedError("your turn")
+
+    def has_no_forward(x):
+        return nn.Module()(x)
+
+    def asks_meta_for_values(x):
+        return x.to("meta").cpu()
+
+    assert verdict(made, your_turn) is Verdict.NOT_ATTEMPTED
+    assert verdict(made, has_no_forward) is Verdict.ERROR
+    assert verdict(made, asks_meta_for_values) is Verdict.ERROR
 
 
 def test_strides_of_dimensions_that_are_never_stepped_along_do_not_count():
