@@ -130,10 +130,9 @@ def test_stubs_are_not_attempted(exercise):
 def class_stub(exercise: Exercise, body: str) -> str:
     """A class with the methods of the reference, or with a `__call__` where that is a function, and nothing in them."""
     reference = exercise.reference
-    names = vars(reference) if isinstance(reference, type) else {"__call__": reference}
-    methods = [
-        f"    def {name}(self, *args):\n        {body}\n" for name in names if inspect.isfunction(names[name])
-    ]
+    members = vars(reference) if isinstance(reference, type) else {"__call__": reference}
+    names = [n for n, item in members.items() if inspect.isfunction(getattr(item, "__func__", item))]
+    methods = [f"    def {name}(self, *args):\n        {body}\n" for name in names]
     return f"class {exercise.name}:\n" + "".join(methods)
 
 

@@ -99,9 +99,13 @@ def built_alike(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def left_on(model: nn.Module) -> dict[str, Any]:
-    """Modes and hooks, which a training step has no reason to change."""
+    """Modes, hooks and buffers, which a training step has no reason to change."""
     hooks = sum(len(p._backward_hooks or ()) for p in model.parameters())
-    return {"training": model.training, "hooks": hooks + sum(map(hook_count, model.modules()))}
+    return {
+        "training": [module.training for module in model.modules()],
+        "hooks": hooks + sum(map(hook_count, model.modules())),
+        "buffers": [name for name, _ in model.named_buffers()],
+    }
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
