@@ -7,7 +7,11 @@ import inspect
 import textwrap
 from collections.abc import Callable
 
+import torch
+
 from course_lib.checking import Answer, Exercise, find_answer
+
+Around = Callable[[Callable], Callable]
 
 
 def definition(function: Callable, name: str) -> str:
@@ -41,3 +45,16 @@ def cells_for(exercise: Exercise, function: Callable) -> list[str]:
 
 def answer_from(exercise: Exercise, function: Callable) -> Answer:
     return find_answer(cells_for(exercise, function), exercise.name)
+
+
+def wrapped(reference: Callable, around: Around) -> Callable:
+    """The reference with `around` put around what a caller calls: the function, or every method of the class.
+
+    A torch.autograd.Function is never instantiated: it is called by way of `apply`.
+    """
+    if not isinstance(reference, type):
+        return around(reference)
+    if issubclass(reference, torch.autograd.Function):
+        return type(reference.__name__, (reference,), {"apply": staticmethod(around(reference.apply))})
+    methods = {name: around(item) for name, item in vars(reference).items() if inspect.isfunction(item)}
+    return type(reference.__name__, (reference,), methods)

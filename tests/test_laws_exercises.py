@@ -15,7 +15,7 @@ from course_lib import exercises
 from course_lib.checking import Answer, Exercise, Misconception, Verdict, find_answer, judge
 from course_lib.checking.records import tensors_in
 from course_lib.checking.trial import global_state
-from tests.answers import answer_from, cells_for, surroundings
+from tests.answers import answer_from, cells_for, surroundings, wrapped
 
 ALL = list(exercises.all_exercises().values())
 QUESTIONS = list(exercises.all_questions().values())
@@ -65,12 +65,15 @@ def test_alternatives_pass(exercise, item):
 
 @each_exercise
 def test_noise_costs_nothing(exercise):
-    def noisy(*args, **kwargs):
-        print("debugging", args)
-        warnings.warn("a warning", stacklevel=2)
-        return exercise.reference(*args, **kwargs)
+    def noisy(function):
+        def call(*args, **kwargs):
+            print("debugging", len(args))
+            warnings.warn("a warning", stacklevel=2)
+            return function(*args, **kwargs)
 
-    report = judge_live(exercise, noisy)
+        return call
+
+    report = judge_live(exercise, wrapped(exercise.reference, noisy))
     assert report.verdict is Verdict.PASSED, report
 
 
@@ -104,22 +107,27 @@ def test_constants_fail(exercise, constant):
 
 @each_exercise
 def test_returning_the_first_input_fails(exercise):
-    report = judge_live(exercise, lambda first, *rest, **kwargs: first)
+    first_input = wrapped(exercise.reference, lambda function: lambda first, *rest, **kwargs: first)
+    report = judge_live(exercise, first_input)
     assert report.verdict is not Verdict.PASSED, report
 
 
 def right_only_if(exercise: Exercise, fits: Callable[[torch.Tensor], bool]) -> Callable:
     """An answer that does the right thing where every tensor input fits, and nothing elsewhere."""
 
-    def answer(*args, **kwargs):
-        inputs = [tensor for _, tensor in tensors_in([*args, *kwargs.values()])]
-        return exercise.reference(*args, **kwargs) if all(map(fits, inputs)) else None
+    def picky(function):
+        def call(*args, **kwargs):
+            inputs = [tensor for _, tensor in tensors_in([*args, *kwargs.values()])]
+            return function(*args, **kwargs) if all(map(fits, inputs)) else None
 
-    return answer
+        return call
+
+    return wrapped(exercise.reference, picky)
 
 
 def takes(exercise: Exercise, wanted: Callable[[torch.Tensor], bool]) -> bool:
-    return any(wanted(t) for case in exercise.fresh_cases() for _, t in tensors_in([*case.args]))
+    inputs = [item for case in exercise.fresh_cases() for item in (*case.args, *case.kwargs.values())]
+    return any(wanted(tensor) for _, tensor in tensors_in(inputs))
 
 
 WITH_TENSORS = [e for e in ALL if takes(e, lambda tensor: True)]
@@ -149,15 +157,18 @@ def test_right_only_for_positive_inputs_fails(exercise):
 
 @pytest.mark.parametrize("exercise", WITH_TENSORS, ids=lambda e: e.name)
 def test_an_answer_that_changes_its_input_fails(exercise):
-    def mutator(*args, **kwargs):
-        result = exercise.reference(*args, **kwargs)
-        with torch.no_grad():
-            for _, tensor in tensors_in([*args]):
-                if tensor.dtype is not torch.bool and tensor._is_view() is False:
-                    tensor.add_(1)
-        return result
+    def mutator(function):
+        def call(*args, **kwargs):
+            result = function(*args, **kwargs)
+            with torch.no_grad():
+                for _, tensor in tensors_in([*args, *kwargs.values()]):
+                    if tensor.dtype is not torch.bool and tensor._is_view() is False:
+                        tensor.add_(1)
+            return result
 
-    assert judge_live(exercise, mutator).verdict is not Verdict.PASSED
+        return call
+
+    assert judge_live(exercise, wrapped(exercise.reference, mutator)).verdict is not Verdict.PASSED
 
 
 @each_exercise
@@ -172,12 +183,15 @@ def test_an_answer_that_changes_its_input_fails(exercise):
     ids=["default dtype", "grad mode", "threads", "random state"],
 )
 def test_an_answer_that_changes_global_state_fails(exercise, leave_changed):
-    def answer(*args, **kwargs):
-        result = exercise.reference(*args, **kwargs)
-        leave_changed()
-        return result
+    def careless(function):
+        def call(*args, **kwargs):
+            result = function(*args, **kwargs)
+            leave_changed()
+            return result
 
-    report = judge_live(exercise, answer)
+        return call
+
+    report = judge_live(exercise, wrapped(exercise.reference, careless))
     assert report.verdict is Verdict.FAILED, report
     assert not next(facet for facet in report.facets if facet.name == "global state").same
 
