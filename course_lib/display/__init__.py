@@ -8,6 +8,8 @@ _MODULES = {
     "Face": "theme",
     "show_storage": "storage",
     "explore": "explorer",
+    "Curves": "curves",
+    "show_number_line": "numberline",
     "report_html": "report",
     "report_text": "report",
     "report_face": "report",

@@ -12,6 +12,7 @@ class Objective(NamedTuple):
 
 
 START, TENSORS = "00_start_here", "01_tensors"
+TRAINING = "05_training"
 
 OBJECTIVES = (
     Objective(
@@ -39,4 +40,20 @@ OBJECTIVES = (
     Objective("tensors.saving", "save a small part of a large tensor in a small file", TENSORS),
     Objective("tensors.devices", "move a nested batch to a device and a dtype", TENSORS),
     Objective("tensors.numpy", "exchange numbers with NumPy without sharing memory by accident", TENSORS),
+    Objective("training.loop", "write an epoch whose updates and whose loss are right", TRAINING),
+    Objective("training.evaluation", "evaluate a model and leave no trace in it", TRAINING),
+    Objective("training.stability", "clip gradients, and get over a batch that is not finite", TRAINING),
+    Objective(
+        "training.optimizer", "say which parameters decay, and give the learning rate its schedule", TRAINING
+    ),
+    Objective(
+        "training.accumulation", "get the step of a large batch from small ones of any sizes", TRAINING
+    ),
+    Objective("training.precision", "train in float16 or bfloat16 with one loop, on any device", TRAINING),
+    Objective(
+        "training.checkpoints",
+        "stop at the right time, and save and restore all that a run remembers",
+        TRAINING,
+    ),
+    Objective("training.resume", "write a training loop that goes on after a kill, bit for bit", TRAINING),
 )

@@ -160,9 +160,7 @@ def accumulated_epoch(
     return updates
 
 
-def make_precision(
-    device_type: str, dtype: torch.dtype
-) -> tuple[torch.autocast, torch.amp.GradScaler]:
+def make_precision(device_type: str, dtype: torch.dtype) -> tuple[torch.autocast, torch.amp.GradScaler]:
     """Return what a training step in `dtype` needs on this kind of device: `(autocast, scaler)`.
 
     `device_type` is "cpu" or "cuda"; `dtype` is `torch.float32`, `torch.bfloat16` or `torch.float16`.
