@@ -1,4 +1,4 @@
-"""What pictures made by matplotlib share: a figure with a light card of its own, and the picture as a notebook keeps it.
+"""What pictures made by matplotlib share: a light card of their own, and the form in which a notebook keeps them.
 
 The card is opaque, so that the picture reads the same on a light and on a dark page. Equal data gives equal bytes.
 """

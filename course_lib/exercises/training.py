@@ -10,6 +10,8 @@ import os
 import random
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -61,7 +63,7 @@ def filled(module: nn.Module, rng: torch.Generator) -> nn.Module:
 
 def batches_of(rng: torch.Generator, *sizes: int, dim: int = 2) -> list[tuple[Tensor, Tensor]]:
     """(x, y) of shapes (size, dim) and (size, 1) for each size; the later, the larger the targets."""
-    drawn = [torch.randn(n, dim + 1, generator=rng) for n in sizes]
+    drawn = [torch.randn(n, dim + 1, generator=rng, dtype=torch.float32) for n in sizes]
     return [(b[:, :dim].clone(), b[:, dim:] + 2 * i) for i, b in enumerate(drawn)]
 
 
@@ -2609,15 +2611,20 @@ def parts_of_a_run(kind: str, seed: int) -> tuple:
     """Everything that a Trainer is made of, with initial weights that depend on `seed`."""
     gen = torch.Generator().manual_seed(seed)
     between = {"dropout": [nn.Dropout(0.5)], "batch norm": [nn.BatchNorm1d(3)]}.get(kind, [])
-    model = filled(nn.Sequential(nn.Linear(2, 3), Watch(), *between, nn.Linear(3, 1)), gen)
+    with torch.random.fork_rng(devices=[]):
+        model = nn.Sequential(nn.Linear(2, 3), Watch(), *between, nn.Linear(3, 1))
+    model = filled(model.float(), gen).eval()
     opt = torch.optim.AdamW(model.parameters(), lr=0.05) if kind != "plain" else sgd(model, 0.05)
     sched = torch.optim.lr_scheduler.LambdaLR(opt, lambda step: 1 / (1 + step))
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=10, enabled=kind == "float16")
     dtype = {"float16": torch.float16, "bfloat16": torch.bfloat16}.get(kind, torch.float32)
-    return model.eval(), F.mse_loss, opt, sched, scaler, dtype
+    return model, F.mse_loss, opt, sched, scaler, dtype
 
 
-def batches_from(step: int, overflow: int | None = None, breaks: int | None = None) -> Iterator:
+def batches_from(
+    step: int, asked: list[int], overflow: int | None = None, breaks: int | None = None
+) -> Iterator:
+    asked.append(step)
     for number in itertools.count(step):
         if number == breaks:
             raise Interrupted
@@ -2632,16 +2639,14 @@ def run_and_resume(answer, kind, n_steps, save_every, clip, breaks=None, overflo
         made = answer(*parts, clip)
         if not hasattr(made, "fit"):
             return parts, made
-        path = str(Path(folder, "run.pt"))
-        asked = []
-        try:
-            losses = made.fit(
-                lambda step: asked.append(step) or batches_from(step, overflow, breaks),
-                n_steps, path, save_every, progress=False,
-            )  # fmt: skip
-        except Interrupted:
-            losses = "interrupted"
-        return parts, {"losses": losses, "first step": asked[:1]}
+        run = {"first step": []}
+        make_batches = partial(batches_from, asked=run["first step"], overflow=overflow, breaks=breaks)
+        recording = nullcontext() if torch.is_grad_enabled() else torch.enable_grad()
+        with suppress(Interrupted), recording:
+            run["losses"] = made.fit(
+                make_batches, n_steps, str(Path(folder, "run.pt")), save_every, progress=False
+            )
+        return parts, run
 
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
         whole, facts = start(one, seed=0)
@@ -2649,8 +2654,8 @@ def run_and_resume(answer, kind, n_steps, save_every, clip, breaks=None, overflo
             return facts
         facts |= {"passes": " ".join(dict.fromkeys(events_of(whole[0]))), "train mode": whole[0].training}
         facts["in the end"] = end_of(whole)
-        facts["called again when all is done"] = start(one, seed=1)[1]["losses"]
         if breaks is not None:
+            facts["called again when all is done"] = start(one, seed=1)[1].get("losses")
             facts["interrupted"] = start(two, seed=0, breaks=breaks)[1]
             torch.rand(3)
             resumed, facts["resumed"] = start(two, seed=2)
@@ -2676,6 +2681,7 @@ def same_bits(one: Any, other: Any) -> bool:
 
 @trainer.cases
 def _(rng):
+    yield case("a single step", "plain", n_steps=1, save_every=2, clip=100.0)
     yield case("four steps without interruption", "plain", n_steps=4, save_every=2, clip=100.0)
     yield case("gradients to be clipped", "adamw", n_steps=3, save_every=5, clip=0.1)
     yield case("interrupted after a save", "adamw", n_steps=6, save_every=3, clip=1.0, breaks=3)

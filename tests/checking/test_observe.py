@@ -367,3 +367,14 @@ def test_the_state_of_optimizers_schedulers_and_scalers_is_seen(wrong):
     report = judge_callable(made, wrong)
     assert report.verdict is Verdict.FAILED
     assert [facet.name for facet in report.facets if not facet.same] == ["inputs"]
+
+
+def test_building_cases_neither_depends_on_the_global_generator_nor_uses_it():
+    made = exercise(lambda layer: layer.weight.sum(), observe.value(), one(lambda: nn.Linear(2, 3)))
+    weights = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        weights.append(made.fresh_cases()[0].args[0].weight)
+        assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(*weights)
