@@ -2178,7 +2178,15 @@ def written(path, model, opt, sched, gen, epoch, changes: dict[str, Any]) -> Non
     "The optimizer's state is missing. Its momentum starts from 0 after a resume, and the loss jumps."
 )
 def saves_no_optimizer(path, model, opt, sched, gen, epoch):
-    written(path, model, opt, sched, gen, epoch, {"optimizer": None})
+    checkpoint = {
+        "model": model.state_dict(),
+        "scheduler": sched.state_dict(),
+        "generator": gen.get_state(),
+        "torch_rng": torch.get_rng_state(),
+        "epoch": epoch,
+    }
+    torch.save(checkpoint, f"{path}.tmp")
+    os.replace(f"{path}.tmp", path)
 
 
 @save_checkpoint.misconception(
@@ -2776,6 +2784,33 @@ def without(state: dict[str, Any], key: str) -> dict[str, Any]:
     return {name: part for name, part in state.items() if name != key}
 
 
+@trainer.misconception(
+    "Your trainer does not look for an older checkpoint, so every run starts from the beginning."
+)
+class never_resumes:
+    def __init__(self, model, loss_fn, opt, sched, scaler, dtype=torch.float32, clip=1.0):
+        self.model, self.loss_fn, self.opt, self.sched = model, loss_fn, opt, sched
+        self.scaler, self.dtype, self.clip = scaler, dtype, clip
+
+    def fit(self, make_batches, n_steps, path, save_every, progress=True):
+        self.model.train()
+        losses = []
+        for x, y in islice(make_batches(0), n_steps):
+            self.opt.zero_grad()
+            with torch.autocast(x.device.type, self.dtype, enabled=self.dtype != torch.float32):
+                loss = self.loss_fn(self.model(x), y)
+            self.scaler.scale(loss).backward()
+            self.scaler.unscale_(self.opt)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
+            self.scaler.step(self.opt)
+            self.scaler.update()
+            self.sched.step()
+            losses.append(loss.item())
+            if len(losses) % save_every == 0 or len(losses) == n_steps:
+                torch.save(self.model.state_dict(), path)
+        return losses
+
+
 @trainer.misconception("Your checkpoint does not hold the optimizer, so a resumed run has lost its moments.")
 class resumes_without_the_optimizer(reference.Trainer):
     def load_state_dict(self, state):
@@ -2824,14 +2859,6 @@ class counts_from_the_resume(reference.Trainer):
         if os.path.exists(path):
             n_steps += torch.load(path, weights_only=True)["step"]
         return super().fit(make_batches, n_steps, path, save_every, progress)
-
-
-@trainer.misconception(
-    "Your trainer does not look for an older checkpoint, so every run starts from the beginning."
-)
-class never_resumes(reference.Trainer):
-    def load_state_dict(self, state):
-        pass
 
 
 @trainer.misconception(
@@ -3099,8 +3126,8 @@ print(out.dtype, layer.weight.dtype, layer.weight.grad.dtype)
 overflow_step = Question(
     "overflow_step",
     objective="training.precision",
-    text="""The loss was scaled, and one gradient came out infinite. What do `scaler.step(opt)` and
-`scaler.update()` do?""",
+    text="""The loss was scaled, and one gradient came out infinite. What do the scaler's `step` and
+`update` do?""",
     choices={
         "a": "they raise an error",
         "b": "they replace the infinity by 0 and step",
