@@ -95,9 +95,9 @@ def undisturbed(tmp_path_factory) -> str:
 
 
 def test_a_run_that_is_killed_at_five_places_ends_with_the_same_bits(undisturbed, tmp_path):
-    places = sorted(random.Random(5).sample(range(1, N_STEPS), 5))
+    places = sorted(random.Random(5).sample(range(SAVE_EVERY, N_STEPS), 5))  # after the first checkpoint
     resumed_at = 0
-    for seed, place in enumerate(places):
+    for seed, place in enumerate(places):  # the seed counts until there is a checkpoint, and not after it
         begun, last = run(tmp_path / "run.pt", seed, kill_at=place)
         assert begun == list(range(resumed_at, place + 1)) and not last.startswith("end")
         resumed_at = place // SAVE_EVERY * SAVE_EVERY
