@@ -103,7 +103,7 @@ read = {s.get_name() for s in symbols if s.is_referenced() and not s.is_assigned
 sorted(name for name in read if not hasattr(builtins, name))
 
 # %% [markdown]
-# Seven names. Two are imports; the others are your model, your data and two numbers.
+# Seven names. Three are imports; the others are your model, your data and two numbers.
 # That is honest enough for a sketch. What is *not* on the list matters more:
 #
 # - no `shuffle=True`: the samples come in the order of the file, every epoch (notebook 04);
@@ -173,7 +173,7 @@ for _ in range(3):
 seen
 
 # %% [markdown]
-# The true gradient is 1 every time. The steps grow until the loss explodes.
+# The true gradient is 1 every time. The steps grow and grow.
 #
 # > **Classic mistake: clearing once per epoch.**
 # > "`zero_grad` before training" is how it is often said. It belongs before every *update*.
@@ -1007,6 +1007,7 @@ w, sgd, scaler = scaled_gradients(1024, slope=math.inf)
 scaler.step(sgd)
 scaler.update()
 print("w", w.tolist(), " scale 1024 ->", scaler.get_scale())
+print("good steps before it is doubled:", scaler.get_growth_interval())
 
 # %% [markdown]
 # An overflow is no accident but a measurement: the step is left out and the scale is halved.
@@ -1502,7 +1503,8 @@ class Trainer:
     (`scaler` sees to that, if it is enabled); then a step of `sched`, in any case.
     `fit(make_batches, n_steps, path, save_every, progress=True)` goes on until `n_steps` steps are done,
     counted from the beginning of the run, and returns the losses of the steps that this call made, as floats.
-    `make_batches(step)` gives an iterator over the batches `(x, y)` from that step on, without end.
+    `make_batches(step)` gives an iterator over the batches `(x, y)` from that step on, without end,
+    on the device of the model.
     After every `save_every` steps, and after the last one, a checkpoint goes to the file `path`.
     If `path` exists when `fit` is called, the run resumes from it. It then ends with bit for bit the same weights
     as a run that was never interrupted: with the same model, optimizer, scheduler, scaler and random numbers.
@@ -1546,14 +1548,14 @@ class Trainer:
             self.load_state_dict(torch.load(path, weights_only=True))
         self.model.train()
         losses: list[float] = []
-        bar = tqdm(total=n_steps, initial=self.step_number, disable=not progress)
-        for x, y in islice(make_batches(self.step_number), n_steps - self.step_number):
-            losses.append(self.step(x, y))
-            bar.update()
-            bar.set_postfix(loss=f"{losses[-1]:.3f}", lr=f"{self.sched.get_last_lr()[0]:.2e}")
-            if self.step_number % save_every == 0 or self.step_number == n_steps:
-                self.save(path)
-        bar.close()
+        batches = islice(make_batches(self.step_number), n_steps - self.step_number)
+        with tqdm(total=n_steps, initial=self.step_number, disable=not progress) as bar:
+            for x, y in batches:
+                losses.append(self.step(x, y))
+                if self.step_number % save_every == 0 or self.step_number == n_steps:
+                    self.save(path)
+                bar.update()
+                bar.set_postfix(loss=f"{losses[-1]:.3f}", lr=f"{self.sched.get_last_lr()[0]:.2e}")
         return losses
 
     def save(self, path: str) -> None:

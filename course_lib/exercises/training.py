@@ -1077,7 +1077,7 @@ warmup_cosine = Exercise(
 @warmup_cosine.scenario
 def as_number(answer, step, total, warmup, min_ratio):
     factor = answer(step, total, warmup, min_ratio)
-    return float(factor) if type(factor) in (int, float) else factor
+    return float(factor) if isinstance(factor, (int, float)) else factor
 
 
 @warmup_cosine.cases
@@ -2647,14 +2647,15 @@ def run_and_resume(answer, kind, n_steps, save_every, clip, breaks=None, overflo
         made = answer(*parts, clip)
         if not hasattr(made, "fit"):
             return parts, made
-        run = {"first step": []}
-        make_batches = partial(batches_from, asked=run["first step"], overflow=overflow, breaks=breaks)
+        run: dict[str, Any] = {}
+        asked: list[int] = []
+        make_batches = partial(batches_from, asked=asked, overflow=overflow, breaks=breaks)
         recording = nullcontext() if torch.is_grad_enabled() else torch.enable_grad()
         with suppress(Interrupted), recording:
             run["losses"] = made.fit(
                 make_batches, n_steps, str(Path(folder, "run.pt")), save_every, progress=False
             )
-        return parts, run
+        return parts, run | {"first step": asked[:1]}
 
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as two:
         whole, facts = start(one, seed=0)

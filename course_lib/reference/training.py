@@ -328,7 +328,8 @@ class Trainer:
     (`scaler` sees to that, if it is enabled); then a step of `sched`, in any case.
     `fit(make_batches, n_steps, path, save_every, progress=True)` goes on until `n_steps` steps are done,
     counted from the beginning of the run, and returns the losses of the steps that this call made, as floats.
-    `make_batches(step)` gives an iterator over the batches `(x, y)` from that step on, without end.
+    `make_batches(step)` gives an iterator over the batches `(x, y)` from that step on, without end,
+    on the device of the model.
     After every `save_every` steps, and after the last one, a checkpoint goes to the file `path`.
     If `path` exists when `fit` is called, the run resumes from it. It then ends with bit for bit the same weights
     as a run that was never interrupted: with the same model, optimizer, scheduler, scaler and random numbers.
@@ -369,14 +370,14 @@ class Trainer:
             self.load_state_dict(torch.load(path, weights_only=True))
         self.model.train()
         losses: list[float] = []
-        bar = tqdm(total=n_steps, initial=self.step_number, disable=not progress)
-        for x, y in islice(make_batches(self.step_number), n_steps - self.step_number):
-            losses.append(self.step(x, y))
-            bar.update()
-            bar.set_postfix(loss=f"{losses[-1]:.3f}", lr=f"{self.sched.get_last_lr()[0]:.2e}")
-            if self.step_number % save_every == 0 or self.step_number == n_steps:
-                self.save(path)
-        bar.close()
+        batches = islice(make_batches(self.step_number), n_steps - self.step_number)
+        with tqdm(total=n_steps, initial=self.step_number, disable=not progress) as bar:
+            for x, y in batches:
+                losses.append(self.step(x, y))
+                if self.step_number % save_every == 0 or self.step_number == n_steps:
+                    self.save(path)
+                bar.update()
+                bar.set_postfix(loss=f"{losses[-1]:.3f}", lr=f"{self.sched.get_last_lr()[0]:.2e}")
         return losses
 
     def save(self, path: str) -> None:
