@@ -724,17 +724,17 @@ print("added up:", one_step(1), "  averaged:", one_step(8))
 predict("accumulate_adam", "c")
 
 # %% objective="training.accumulation"
-for factor_ in (1.0, 4.0):
+for times in (1.0, 4.0):
     w = nn.Parameter(torch.zeros(1))
     opt = torch.optim.AdamW([w], lr=0.1)
-    (factor_ * (w - 1).pow(2)).sum().backward()
+    (times * (w - 1).pow(2)).sum().backward()
     opt.step()
-    print(f"loss times {factor_}: first step {w.item():.4f}")
+    print(f"loss times {times}: first step {w.item():.4f}")
 
 # %% [markdown]
 # The next trap: parts that are not equal.
-# Ten, ten, ten and two samples, which is what the end of an epoch looks like. Two ways to average their gradients,
-# compared with the gradient of the whole batch:
+# Ten, ten, ten and two samples, which is what the end of an epoch looks like.
+# The gradient with `loss / 4` for each part, compared with that of the whole batch; and the same for equal parts:
 
 # %% objective="training.accumulation"
 gen = torch.Generator().manual_seed(0)
@@ -742,21 +742,22 @@ x, y = torch.randn(32, 4, generator=gen), torch.randn(32, 1, generator=gen)
 layer = nn.Linear(4, 1)
 
 
-def gradient(shares: list[float], sizes: list[int]) -> Tensor:
+def averaged_gradient(sizes: list[int]) -> Tensor:
     layer.zero_grad()
-    for share, xs, ys in zip(shares, x.split(sizes), y.split(sizes)):
-        (F.mse_loss(layer(xs), ys) * share).backward()
+    for xs, ys in zip(x.split(sizes), y.split(sizes)):
+        (F.mse_loss(layer(xs), ys) / len(sizes)).backward()
     return layer.weight.grad.clone()
 
 
 # %% objective="training.accumulation"
-whole, sizes = gradient([1.0], [32]), [10, 10, 10, 2]
-for name, shares in {"loss / 4": [1 / 4] * 4, "loss * n / 32": [n / 32 for n in sizes]}.items():
-    error = (gradient(shares, sizes) - whole).norm() / whole.norm()
-    print(f"{name:14} off by {100 * error.item():.4f} %")
+whole = averaged_gradient([32])
+for sizes in ([8, 8, 8, 8], [10, 10, 10, 2]):
+    error = (averaged_gradient(sizes) - whole).norm() / whole.norm()
+    print(f"{sizes!s:16} off by {100 * error.item():.1f} %")
 
 # %% [markdown]
-# `loss / accum` is right for equal parts only. In general a part counts by its samples.
+# `loss / accum` is right for equal parts only.
+# In the second row the two samples of the last part count as much as ten others do.
 #
 # And the last trap: what is left over when the epoch ends within a window.
 
@@ -906,7 +907,8 @@ print({name: str(value.dtype).removeprefix("torch.") for name, value in kinds.it
 # The loss is float32, computed from bfloat16 inputs. Computed *outside* the block it might not be:
 # `cross_entropy` of bfloat16 logits is bfloat16 there, with three digits. So keep the loss inside.
 #
-# (These are the lists of the CPU. On CUDA they differ: `softmax` for one runs in float32 there.)
+# (These are the lists of the CPU. Said here, not shown: on CUDA they differ; `softmax` for one runs in float32 there,
+# and `binary_cross_entropy` is refused.)
 
 # %% objective="training.precision"
 logits, labels = h.flatten(0, 1), torch.zeros(6, dtype=torch.long)
