@@ -18,6 +18,7 @@ LARGEST = 10_000_000  # elements; an expanded result can claim more than any mem
 DEEPEST = 20  # levels of nesting
 
 SCALARS = (type(None), bool, int, float, complex, str, bytes)
+STATEFUL = (torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
 NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -63,6 +64,8 @@ def freeze(value: Any, *, with_state: bool = False, depth: int = 0) -> Any:
         return Record(kind.__name__, tuple((_key(k), inner(v)) for k, v in dict.items(value)))
     if isinstance(value, nn.Module):
         return _freeze_module(value, with_state)
+    if isinstance(value, STATEFUL):  # what they hold is what they would save
+        return Record(kind.__name__, (("state", inner(value.state_dict())),))
     if isinstance(value, torch.Generator):
         return Record("Generator", (("state", inner(value.get_state())),))
     if kind in NAMED:

@@ -10,6 +10,8 @@ _MODULES = {
     "explore": "explorer",
     "show_graph": "graph",
     "show_backward": "backward",
+    "Curves": "curves",
+    "show_number_line": "numberline",
     "report_html": "report",
     "report_text": "report",
     "report_face": "report",

@@ -31,6 +31,7 @@ NOTEBOOKS = (
     Notebook("02_autograd", "Autograd: the graph behind a number"),
     Notebook("03_modules", "Modules: what is registered is what exists"),
     Notebook("04_data", "Data: from a dataset to a batch"),
+    Notebook("05_training", "Training: a loop to take to work"),
 )
 
 

@@ -13,6 +13,7 @@ class Objective(NamedTuple):
 
 START, TENSORS, AUTOGRAD = "00_start_here", "01_tensors", "02_autograd"
 MODULES, DATA = "03_modules", "04_data"
+TRAINING = "05_training"
 
 OBJECTIVES = (
     Objective(
@@ -86,4 +87,20 @@ OBJECTIVES = (
     Objective("data.streams", "read a stream with several workers, each item once", DATA),
     Objective("data.transfer", "say what pinning and non_blocking do, and what they do not", DATA),
     Objective("data.tokens", "cut a stream of tokens into inputs and targets, shifted by one", DATA),
+    Objective("training.loop", "write an epoch whose updates and whose loss are right", TRAINING),
+    Objective("training.evaluation", "evaluate a model and leave no trace in it", TRAINING),
+    Objective("training.stability", "clip gradients, and get over a batch that is not finite", TRAINING),
+    Objective(
+        "training.optimizer", "say which parameters decay, and give the learning rate its schedule", TRAINING
+    ),
+    Objective(
+        "training.accumulation", "get the step of a large batch from small ones of any sizes", TRAINING
+    ),
+    Objective("training.precision", "train in float16 or bfloat16 with one loop, on any device", TRAINING),
+    Objective(
+        "training.checkpoints",
+        "stop at the right time, and save and restore all that a run remembers",
+        TRAINING,
+    ),
+    Objective("training.resume", "write a training loop that goes on after a kill, bit for bit", TRAINING),
 )

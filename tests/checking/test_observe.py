@@ -361,3 +361,56 @@ def test_an_interrupt_gives_a_report_and_the_output_is_capped():
     assert judge_callable(made, endless).error == "KeyboardInterrupt"
     report = judge_callable(made, chatty)
     assert report.verdict is Verdict.PASSED and len(report.printed) < 5000
+
+
+# ---- optimizers, schedulers and scalers as inputs ----------------------------------------------------------------
+
+
+def training_inputs(momentum: float = 0.9):
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    opt = torch.optim.SGD([weight], lr=0.1, momentum=momentum)
+    sched = torch.optim.lr_scheduler.StepLR(opt, step_size=1)
+    return weight, opt, sched, torch.amp.GradScaler("cpu", init_scale=4.0)
+
+
+def train(weight, opt, sched, scaler, *, sched_too=True, scaler_too=True):
+    scaler.scale(weight.square().sum()).backward()
+    scaler.step(opt)
+    scaler.update(2.0 if scaler_too else 4.0)
+    if sched_too:
+        sched.step()
+    weight.grad = None
+
+
+def forgets_the_scheduler(weight, opt, sched, scaler):
+    train(weight, opt, sched, scaler, sched_too=False)
+    opt.param_groups[0]["lr"] = 0.01  # the optimizer looks right, the scheduler is behind
+
+
+def forgets_the_scaler(weight, opt, sched, scaler):
+    train(weight, opt, sched, scaler, scaler_too=False)
+
+
+def forgets_the_momentum(weight, opt, sched, scaler):
+    train(weight, opt, sched, scaler)
+    opt.state.clear()
+
+
+@pytest.mark.parametrize("wrong", [forgets_the_scheduler, forgets_the_scaler, forgets_the_momentum])
+def test_the_state_of_optimizers_schedulers_and_scalers_is_seen(wrong):
+    made = exercise(train, observe.value(), lambda rng: iter([case("one step", *training_inputs())]))
+    assert judge_callable(made, train).verdict is Verdict.PASSED
+    report = judge_callable(made, wrong)
+    assert report.verdict is Verdict.FAILED
+    assert [facet.name for facet in report.facets if not facet.same] == ["inputs"]
+
+
+def test_building_cases_neither_depends_on_the_global_generator_nor_uses_it():
+    made = exercise(lambda layer: layer.weight.sum(), observe.value(), one(lambda: nn.Linear(2, 3)))
+    weights = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        weights.append(made.fresh_cases()[0].args[0].weight)
+        assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(*weights)
