@@ -28,6 +28,7 @@ class Notebook(NamedTuple):
 NOTEBOOKS = (
     Notebook("00_start_here", "Start here"),
     Notebook("01_tensors", "Tensors: a storage and a view"),
+    Notebook("07_pitfalls", "The pitfalls clinic"),
 )
 
 
