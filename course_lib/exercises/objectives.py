@@ -51,7 +51,9 @@ OBJECTIVES = (
         PITFALLS,
     ),
     Objective(
-        "pitfalls.loop", "repair a training loop by its symptoms, and keep every feature that it had", PITFALLS
+        "pitfalls.loop",
+        "repair a training loop by its symptoms, and keep every feature that it had",
+        PITFALLS,
     ),
     Objective(
         "pitfalls.data",
@@ -61,7 +63,9 @@ OBJECTIVES = (
     Objective(
         "pitfalls.memory", "find graphs that live too long, and the places where the host waits", PITFALLS
     ),
-    Objective("pitfalls.precision", "choose half precision for a machine, and numbers that fit into it", PITFALLS),
+    Objective(
+        "pitfalls.precision", "choose half precision for a machine, and numbers that fit into it", PITFALLS
+    ),
     Objective(
         "pitfalls.saving", "resume a run bit for bit, and load weights without undoing a tie", PITFALLS
     ),

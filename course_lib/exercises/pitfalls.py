@@ -137,7 +137,9 @@ def _(rng):
     yield case("predictions with a gradient", pred, torch.randn(5, generator=rng))
     column = torch.randn(4, 3, generator=rng)[:, :1].requires_grad_()
     yield case("a column of a wider output", column, torch.randn(4, 2, generator=rng)[:, 1])
-    yield case("float64", torch.randn(6, 1, generator=rng).double(), torch.randn(6, 1, generator=rng).double())
+    yield case(
+        "float64", torch.randn(6, 1, generator=rng).double(), torch.randn(6, 1, generator=rng).double()
+    )
 
 
 @regression_loss.alternative
@@ -567,7 +569,9 @@ def _(rng):
     yield case("no padding", *qkv(2, 1, 2, 3), torch.zeros(2, 2, dtype=torch.bool))
     lengths = torch.arange(4) >= torch.tensor([[4], [1], [3]])
     yield case("three lengths", *qkv(3, 2, 4, 2), lengths)
-    yield case("padding in front", *qkv(2, 2, 3, 4), torch.tensor([[True, False, False], [True, True, False]]))
+    yield case(
+        "padding in front", *qkv(2, 2, 3, 4), torch.tensor([[True, False, False], [True, True, False]])
+    )
     heads = [torch.randn(3, 4, 2, 2, generator=rng).transpose(1, 2).requires_grad_() for _ in range(3)]
     yield case("heads that were split by transpose", *heads, lengths)
 
@@ -767,9 +771,7 @@ def clears_after_the_step(model, opt, batches):
         opt.zero_grad()
 
 
-@train.misconception(
-    "You step once, at the end. That is one large batch; asked for is a step on each."
-)
+@train.misconception("You step once, at the end. That is one large batch; asked for is a step on each.")
 def steps_once(model, opt, batches):
     opt.zero_grad()
     for inputs, labels in batches:
@@ -857,8 +859,12 @@ def starts_from_the_heads(body, head1, head2, lr):
     "One optimizer can treat its parameters in groups."
 )
 def two_that_share_the_body(body, head1, head2, lr):
-    first = torch.optim.AdamW([{"params": body.parameters()}, {"params": head1.parameters(), "lr": 10 * lr}], lr)
-    second = torch.optim.AdamW([{"params": body.parameters()}, {"params": head2.parameters(), "lr": 10 * lr}], lr)
+    first = torch.optim.AdamW(
+        [{"params": body.parameters()}, {"params": head1.parameters(), "lr": 10 * lr}], lr
+    )
+    second = torch.optim.AdamW(
+        [{"params": body.parameters()}, {"params": head2.parameters(), "lr": 10 * lr}], lr
+    )
     return first, second
 
 
@@ -1303,7 +1309,9 @@ def _(rng):
     yield case("a matrix", x, torch.rand(2, 3, generator=rng) > 0.5)
     x = torch.randn(4, 2, generator=rng).t().requires_grad_()
     yield case("a matrix that lies transposed", x, torch.rand(2, 4, generator=rng) > 0.5)
-    yield case("nothing blocked", torch.randn(3, generator=rng).requires_grad_(), torch.zeros(3, dtype=torch.bool))
+    yield case(
+        "nothing blocked", torch.randn(3, generator=rng).requires_grad_(), torch.zeros(3, dtype=torch.bool)
+    )
     yield case("all blocked", torch.randn(3, generator=rng).requires_grad_(), torch.ones(3, dtype=torch.bool))
 
 
@@ -1678,9 +1686,7 @@ class DropsWithoutScaling(nn.Module):
         return self.linear(x)
 
 
-@Net.misconception(
-    "The flag is turned around: your dropout works in evaluation and sleeps in training."
-)
+@Net.misconception("The flag is turned around: your dropout works in evaluation and sleeps in training.")
 class DropsInEvaluation(nn.Module):
     def __init__(self):
         super().__init__()
@@ -1690,7 +1696,9 @@ class DropsInEvaluation(nn.Module):
         return self.linear(F.dropout(x, 0.5, training=not self.training))
 
 
-@Net.misconception("The rate is not the one that was there: half of the inputs are dropped, no more and no fewer.")
+@Net.misconception(
+    "The rate is not the one that was there: half of the inputs are dropped, no more and no fewer."
+)
 class DropsLess(nn.Module):
     def __init__(self):
         super().__init__()
@@ -1903,7 +1911,9 @@ def switches_all_norms_on(model, microbatches):
         norm.train()
 
 
-@accumulate.misconception("Gradients from before are still there, and yours are added to them. Clear them first.")
+@accumulate.misconception(
+    "Gradients from before are still there, and yours are added to them. Clear them first."
+)
 def keeps_old_gradients(model, microbatches):
     total = sum(len(labels) for _, labels in microbatches)
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm1d) and m.training]
@@ -2220,8 +2230,10 @@ def _(rng):
     batches[0][0].zero_()
     opt = torch.optim.SGD([p for name, p in model.named_parameters()], lr=0.1)
     yield case("a finite loss with a gradient that is not", model, opt, batches)
-    model, opt, batches = patient([3, 2, 2], bad=[1])
-    yield case("inputs that lie transposed", model, opt, [(x.t().contiguous().t(), y) for x, y in batches])
+    model, _, batches = patient([3, 2, 2], bad=[1])
+    lying_transposed(model.body)
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    yield case("a weight that lies transposed", model, opt, batches)
 
 
 @train_through_nan.alternative
@@ -2564,8 +2576,9 @@ CORES = 2
 @make_loader.scenario
 def look_at_the_loader(answer, n_rows):
     """On a machine that says it has two cores; no worker is started."""
-    with mock.patch("os.cpu_count", lambda: CORES), mock.patch.object(
-        os, "sched_getaffinity", lambda pid: set(range(CORES)), create=True
+    with (
+        mock.patch("os.cpu_count", lambda: CORES),
+        mock.patch.object(os, "sched_getaffinity", lambda pid: set(range(CORES)), create=True),
     ):
         loader = answer(Pixels(n_rows))
     return looked_at(lambda: _facts_of_loader(loader))
@@ -2672,11 +2685,11 @@ def shuffles_too(ds):
     )
 
 
-@make_loader.misconception("The last, smaller batch is gone: `drop_last` throws its rows away in every epoch.")
+@make_loader.misconception(
+    "The last, smaller batch is gone: `drop_last` throws its rows away in every epoch."
+)
 def drops_the_last_batch(ds):
-    return DataLoader(
-        ds, 4, drop_last=True, num_workers=1, persistent_workers=True, collate_fn=scaled_batch
-    )
+    return DataLoader(ds, 4, drop_last=True, num_workers=1, persistent_workers=True, collate_fn=scaled_batch)
 
 
 # ---- standardize -------------------------------------------------------------------------------------------
@@ -2754,7 +2767,9 @@ def uses_the_batch(x, mean, std):
     return (x - x.mean(dim=0)) / x.std(dim=0, unbiased=False)
 
 
-@standardize.misconception("You return the batch as it came. It no longer drifts, and it is no longer standardized.")
+@standardize.misconception(
+    "You return the batch as it came. It no longer drifts, and it is no longer standardized."
+)
 def does_nothing(x, mean, std):
     return x.clone()
 
@@ -2764,7 +2779,9 @@ def only_centers(x, mean, std):
     return x - mean
 
 
-@standardize.misconception("You divided before you subtracted: the mean has to go first, since it is not scaled.")
+@standardize.misconception(
+    "You divided before you subtracted: the mean has to go first, since it is not scaled."
+)
 def divides_first(x, mean, std):
     return x / std - mean
 
@@ -2859,7 +2876,9 @@ def forgets_the_seed(shape, seed):
     return torch.randn(shape, generator=torch.Generator())
 
 
-@preview_noise.misconception("`torch.rand` is uniform between 0 and 1. The noise was standard normal: `randn`.")
+@preview_noise.misconception(
+    "`torch.rand` is uniform between 0 and 1. The noise was standard normal: `randn`."
+)
 def draws_uniform_noise(shape, seed):
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
@@ -3281,9 +3300,7 @@ def returns_the_last_loss(losses):
     return last
 
 
-@running_mean_loss.misconception(
-    "You averaged the smallest and the largest. The mean takes all of them."
-)
+@running_mean_loss.misconception("You averaged the smallest and the largest. The mean takes all of them.")
 def takes_the_middle(losses):
     numbers = [loss.item() for loss in losses]
     return (min(numbers) + max(numbers)) / 2
@@ -3673,7 +3690,9 @@ def _(rng):
     yield case("very low scores in float32", torch.tensor([[-2e9, 0.0, -2e9]]), one)
     causal = torch.ones(3, 3, dtype=torch.bool).triu(1)
     yield case("two heads, a causal mask", torch.randn(2, 3, 3, generator=rng), causal)
-    yield case("scores that lie transposed", torch.randn(4, 2, generator=rng).t(), torch.tensor([1, 0, 0, 0]).bool())
+    yield case(
+        "scores that lie transposed", torch.randn(4, 2, generator=rng).t(), torch.tensor([1, 0, 0, 0]).bool()
+    )
 
 
 @mask_scores.alternative
@@ -3844,7 +3863,11 @@ class PicklesTheStates:
         self.path = Path(path)
 
     def save(self, model, opt, sched):
-        states = {"weights": model.state_dict(), "optimizer": opt.state_dict(), "schedule": sched.state_dict()}
+        states = {
+            "weights": model.state_dict(),
+            "optimizer": opt.state_dict(),
+            "schedule": sched.state_dict(),
+        }
         self.path.write_bytes(pickle.dumps(states))
 
     def load(self, model, opt, sched):
@@ -4056,3 +4079,583 @@ def loads_by_assignment(model, weights):
 )
 def loads_nothing(model, weights):
     model.emb.weight.detach().mul_(1)
+
+
+# ======== questions: one diagnosis per patient ==============================================================
+
+
+def diagnosis(
+    name: str, objective: str, text: str, answer: str, causes: dict[str, tuple[str, str]]
+) -> Question:
+    """A question whose choices are causes, each with the reply to whoever believes in it."""
+    choices = {letter: cause for letter, (cause, _) in causes.items()}
+    replies = {letter: reply for letter, (_, reply) in causes.items()}
+    return Question(name, f"pitfalls.{objective}", text, choices, answer, replies)
+
+
+diagnose_regression = diagnosis(
+    "diagnose_regression",
+    "shapes",
+    "The predictions are perfect, and `sick_regression_loss` says 1.3333. What does it average?",
+    "b",
+    {
+        "a": (
+            "three differences, with a rounding error",
+            "Rounding of float32 is about 1e-7. A third is no rounding.",
+        ),
+        "b": (
+            "nine differences, of each prediction and each target",
+            "Right. (3, 1) and (3,) broadcast to (3, 3), and only the diagonal holds what was meant.",
+        ),
+        "c": (
+            "three differences, and `mse_loss` divides by something else",
+            "`mse_loss` divides by the number of differences. Ask how many of them there are.",
+        ),
+    },
+)
+
+diagnose_device = diagnosis(
+    "diagnose_device",
+    "shapes",
+    "`x.to(device)` stands right there in `sick_loss`. Why is `x` still on the CPU?",
+    "a",
+    {
+        "a": (
+            "the moved tensor is thrown away",
+            "Right. `Tensor.to` returns a new tensor; the name `x` still means the old one. And `y` is never moved.",
+        ),
+        "b": (
+            "`to` needs `non_blocking=True` to move at all",
+            "`non_blocking` decides who waits, not whether something moves.",
+        ),
+        "c": (
+            "`to` moves parameters only",
+            "`Module.to` moves a module's parameters, in place. This is `Tensor.to`. What does it return?",
+        ),
+    },
+)
+
+diagnose_door = diagnosis(
+    "diagnose_door",
+    "shapes",
+    "The same helper works for `nn.Linear` and raises StopIteration for `nn.ReLU()`. Who raises it?",
+    "c",
+    {
+        "a": (
+            "`to`, which has no device to go to",
+            "The call never gets that far: there is no device to hand to `to`.",
+        ),
+        "b": ("`model.parameters()`", "That returns an iterator for every module, an empty one if need be."),
+        "c": (
+            "`next`, because there is no parameter",
+            "Right. An iterator that has nothing to give raises StopIteration.",
+        ),
+    },
+)
+
+diagnose_positions = diagnosis(
+    "diagnose_positions",
+    "shapes",
+    "Three steps of zeros come out equal, although every row of the table is different. What was added?",
+    "b",
+    {
+        "a": (
+            "the whole table, summed over its rows",
+            "Nothing here sums over rows. Look at what the index returns.",
+        ),
+        "b": (
+            "one row of the table, to every step",
+            "Right. `table[seq]` is a single row, and a row broadcasts over all steps.",
+        ),
+        "c": (
+            "nothing: the addition was lost",
+            "The output is not zero. Something was added, the same everywhere.",
+        ),
+    },
+)
+
+diagnose_mask = diagnosis(
+    "diagnose_mask",
+    "shapes",
+    "The output of `sick_attend` is the value of the *padding* step. What does True mean in `attn_mask`?",
+    "a",
+    {
+        "a": (
+            "this step takes part",
+            "Right. And `is_padding` is True where a step is not to take part. `nn.MultiheadAttention` uses the opposite "
+            "convention, which is where masks of this kind come from.",
+        ),
+        "b": (
+            "this step is blocked",
+            "That is the convention of `nn.MultiheadAttention`. With it the padding would have been ignored here.",
+        ),
+        "c": (
+            "the score of this step grows by 1",
+            "A mask of floats is added to the scores. A bool mask excludes. But which side?",
+        ),
+    },
+)
+
+diagnose_zero_grad = diagnosis(
+    "diagnose_zero_grad",
+    "gradients",
+    "The same batch three times, and weights that do not move. Why does the norm of the gradient grow?",
+    "c",
+    {
+        "a": (
+            "the loss grows",
+            "Weights and batch are the same, so is the loss. Look at what is stored between the calls.",
+        ),
+        "b": (
+            "each backward pass multiplies the gradients of all layers",
+            "Within one pass, yes: that is the chain rule. It gives the same result for the same batch, though.",
+        ),
+        "c": (
+            "`backward()` adds to what is in `.grad`",
+            "Right. Twice the gradient after two passes, three times after three.",
+        ),
+    },
+)
+
+diagnose_owners = diagnosis(
+    "diagnose_owners",
+    "gradients",
+    "Two losses with the gradients 2 and 5, two optimizers with the rate 0.1 that both own `w` = 1. What is `w` after "
+    "`first.step()` and `second.step()`?",
+    "c",
+    {
+        "a": (
+            "0.5: the second gradient has overwritten the first",
+            "Then one step of 0.1 times 5 would have been taken. Nothing overwrites a gradient: they add up. And how many "
+            "optimizers step?",
+        ),
+        "b": (
+            "0.3: each optimizer applies its own loss's gradient",
+            "An optimizer knows no losses; it reads `.grad`.",
+        ),
+        "c": (
+            "-0.4: both apply the sum",
+            "Right. 2 + 5 = 7 is in `.grad`, and it is applied twice: 1 - 0.7 - 0.7. Many texts say that gradients are "
+            "overwritten; they are added, and used twice.",
+        ),
+    },
+)
+
+diagnose_leaf = diagnosis(
+    "diagnose_leaf",
+    "gradients",
+    "Someone 'repairs' the write with `w.data -= d`, and the error is gone. What does the gradient of "
+    "`loss = (w * w).sum()`, computed *before* the write, become if `loss.backward()` runs *after* it?",
+    "b",
+    {
+        "a": (
+            "2 w with the old w, since the loss was computed with it",
+            "That would be right, and it would need a copy of the old numbers. `w * w` saved `w` itself.",
+        ),
+        "b": (
+            "2 w with the new w, silently",
+            "Right: a gradient of a loss that was never computed. The version counter, which exists to notice this, was "
+            "bypassed.",
+        ),
+        "c": (
+            "an error",
+            "With an ordinary in-place write under `no_grad` it would be. `.data` has no such alarm.",
+        ),
+    },
+)
+
+diagnose_head = diagnosis(
+    "diagnose_head",
+    "gradients",
+    "`opt.zero_grad()` is called before every backward pass, and the head's gradient grows from step to step. How?",
+    "a",
+    {
+        "a": (
+            "the new head's parameters are not in `opt`",
+            "Right. An optimizer holds the parameters that it was given, and those are the old head's.",
+        ),
+        "b": (
+            "`zero_grad` sets gradients to None, and the sum goes on elsewhere",
+            "A gradient that is None starts anew. But whose gradients does `opt` clear?",
+        ),
+        "c": (
+            "the learning rate is too high",
+            "Then the weights would jump about. Look: they have not moved at all.",
+        ),
+    },
+)
+
+diagnose_aux = diagnosis(
+    "diagnose_aux",
+    "gradients",
+    "The log shows that the auxiliary loss is part of the total. Why is the gradient that of the main loss alone?",
+    "b",
+    {
+        "a": (
+            "its weight is too small",
+            "The weight is 1. And a gradient that is exactly the main loss's is no accident.",
+        ),
+        "b": (
+            "`torch.tensor(aux)` copied the numbers and left the graph behind",
+            "Right. It makes a new leaf, which has no history. PyTorch warns about the conversion, no more.",
+        ),
+        "c": ("`.sum()` has no derivative", "`sum` has one: 1 for every term. Look at what it sums."),
+    },
+)
+
+diagnose_inplace = diagnosis(
+    "diagnose_inplace",
+    "gradients",
+    "`(x * 2)[blocked] = 0` is allowed, and after `tanh` the same write ends in an error. What is the difference?",
+    "a",
+    {
+        "a": (
+            "the backward pass of tanh reads its output",
+            "Right. Its derivative is 1 - output². The derivative of `x * 2` is 2, whatever the output.",
+        ),
+        "b": (
+            "`tanh` returns a view of `x`",
+            "Then `x` would have changed. The result is a tensor of its own.",
+        ),
+        "c": (
+            "in-place writes are forbidden on what requires gradients",
+            "Then `x * 2` would be refused as well. Only leaves refuse every write; others depend on what was saved.",
+        ),
+    },
+)
+
+diagnose_mode = diagnosis(
+    "diagnose_mode",
+    "loop",
+    "The same input twice, two outputs, and `no_grad` is there. What else has changed after the two calls?",
+    "c",
+    {
+        "a": ("the weights", "No optimizer has run."),
+        "b": ("nothing", "That would be so for dropout alone. This model has a batch norm as well."),
+        "c": (
+            "the running statistics of the batch norm",
+            "Right: in training mode it adds the batch to them, also under `no_grad`. Asking the model has changed it.",
+        ),
+    },
+)
+
+diagnose_dropout = diagnosis(
+    "diagnose_dropout",
+    "loop",
+    "`net.training` is False, and two calls still differ. What does `F.dropout(x, 0.5)` know about the mode?",
+    "a",
+    {
+        "a": (
+            "nothing: it is a function, and its own default is to drop",
+            "Right. `training=True` is the default of the function; a module's flag has to be handed to it.",
+        ),
+        "b": (
+            "it asks the module that calls it",
+            "A function can't see its caller. `nn.Dropout` is a module and has a flag of its own.",
+        ),
+        "c": (
+            "it is off whenever gradients are off",
+            "Recording and mode are two switches. And here gradients are on.",
+        ),
+    },
+)
+
+diagnose_norm = diagnosis(
+    "diagnose_norm",
+    "loop",
+    "The weights 1/n are right, the sizes are equal, and the accumulated gradient is off by a large part. Which layer "
+    "makes an example's output depend on its micro-batch?",
+    "b",
+    {
+        "a": ("dropout", "There is none in this model; and dropout treats each example alone."),
+        "b": (
+            "the batch norm",
+            "Right. In training mode it uses the mean and variance of the examples at hand, and 4 of them are not 16.",
+        ),
+        "c": (
+            "the linear layers",
+            "A linear layer treats each row by itself: cutting the batch changes nothing for it.",
+        ),
+    },
+)
+
+diagnose_softmax = diagnosis(
+    "diagnose_softmax",
+    "loop",
+    "The logits are right by a margin of 200, and the loss of three classes is 0.5514 = ln(e + 2) - 1. Where does this "
+    "floor come from?",
+    "c",
+    {
+        "a": ("from label smoothing", "Smoothing gives a floor, too. None is asked for here."),
+        "b": ("from float32, which can't represent the probability 1", "It can, exactly."),
+        "c": (
+            "the loss takes its softmax of numbers between 0 and 1",
+            "Right. The largest that it can be given is (1, 0, 0), and the softmax of that is e / (e + 2).",
+        ),
+    },
+)
+
+diagnose_schedule = diagnosis(
+    "diagnose_schedule",
+    "loop",
+    "`StepLR(opt, step_size=2)` was meant to divide the rate by 10 every second *epoch*. How does it know what an epoch is?",
+    "b",
+    {
+        "a": ("it counts passes over the loader", "It has never seen the loader. What does it get to see?"),
+        "b": (
+            "it doesn't: it counts its own `step()` calls",
+            "Right. Here it is called once per batch, so two batches pass for two epochs.",
+        ),
+        "c": ("it counts the steps of the optimizer", "It only warns when the optimizer has made none."),
+    },
+)
+
+diagnose_nan = diagnosis(
+    "diagnose_nan",
+    "loop",
+    "Only the second of five batches holds a NaN. Why is no step taken on the third?",
+    "a",
+    {
+        "a": (
+            "the NaN is still in `.grad`",
+            "Right. The skip leaves it there, `backward()` adds to it, and NaN plus anything is NaN.",
+        ),
+        "b": ("the weights are NaN", "They are finite: the step was skipped."),
+        "c": (
+            "the third batch holds a NaN as well",
+            "It does not. Look at what survives from one batch to the next.",
+        ),
+    },
+)
+
+diagnose_seed = diagnosis(
+    "diagnose_seed",
+    "data",
+    "The weights of two builds agree, and the order of the data does not: between build and training one of the two "
+    "programs drew a random number. When does a loader draw its order?",
+    "c",
+    {
+        "a": ("when it is made", "Then the extra draw, which came later, could not have mattered."),
+        "b": ("when the data set is made", "The data set is `arange`, and nothing about it is random."),
+        "c": (
+            "when it is iterated, from the global generator",
+            "Right. So whatever draws before that moves it. A generator of its own would not be moved.",
+        ),
+    },
+)
+
+diagnose_workers = diagnosis(
+    "diagnose_workers",
+    "data",
+    "Which of these can be sent to a worker process that starts afresh, as on macOS, on Windows, and on Linux from Python "
+    "3.14 on?",
+    "b",
+    {
+        "a": (
+            "the lambda",
+            "Pickle stores a function by its name, and a lambda has none that could be imported.",
+        ),
+        "b": (
+            "the function at the top level of a module",
+            "Right: it travels as its name, and the worker imports it. (A notebook is a special case: what is defined in "
+            "it can't be imported by such a worker at all. Put it into a file.)",
+        ),
+        "c": ("both", "Where workers are forked, both. A fresh process has to find them by name."),
+    },
+)
+
+diagnose_drift = diagnosis(
+    "diagnose_drift",
+    "data",
+    "The first epoch was right. Why is the second standardized twice?",
+    "a",
+    {
+        "a": (
+            "`-=` and `/=` wrote into the rows of the data set",
+            "Right. The batch is a view of the data, and the function edits its input.",
+        ),
+        "b": ("mean and std changed", "They were computed once and have not changed."),
+        "c": (
+            "`x` is a copy that the loader keeps",
+            "Then the copy would be edited, and the data would be as they were.",
+        ),
+    },
+)
+
+diagnose_preview = diagnosis(
+    "diagnose_preview",
+    "data",
+    "After each epoch a preview is drawn, and the random numbers of all later epochs are equal. Why?",
+    "b",
+    {
+        "a": (
+            "the training was seeded once, at the start",
+            "That gives one sequence, not the same one in every epoch.",
+        ),
+        "b": (
+            "the preview seeds the generator that the training draws from",
+            "Right. Each preview rewinds it to the same place.",
+        ),
+        "c": ("`torch.randn` always starts from the same state", "It goes on from the state that it finds."),
+    },
+)
+
+diagnose_sync = diagnosis(
+    "diagnose_sync",
+    "memory",
+    "How often does `sick_train_and_average` read a value from the device in 20 steps?",
+    "c",
+    {
+        "a": ("never: losses are Python numbers", "They become Python numbers by being read."),
+        "b": ("once, at the end", "That would do. Look at the line inside of the loop."),
+        "c": (
+            "20 times",
+            "Right. `.item()` reads, so do `float(loss)`, `if loss > 1:` and an f-string. Each makes the host wait.",
+        ),
+    },
+)
+
+diagnose_pin = diagnosis(
+    "diagnose_pin",
+    "memory",
+    "`non_blocking=True` is there. According to the list above, what is missing for a copy that the host need not wait for?",
+    "a",
+    {
+        "a": (
+            "pinned memory",
+            "Right. Ordinary memory may be moved by the operating system, so it is staged first, and the host waits for "
+            "that.",
+        ),
+        "b": ("`torch.cuda.synchronize()`", "That is a wait, the opposite of what is wanted."),
+        "c": ("more workers", "They prepare batches. The copy to the device is made by this process."),
+    },
+)
+
+diagnose_leak = diagnosis(
+    "diagnose_leak",
+    "memory",
+    "What holds the graphs of all twenty steps?",
+    "b",
+    {
+        "a": (
+            "`.item()`, because it comes before `detach()`",
+            "You can read that in some lists. `.item()` returns a Python number, which holds nothing.",
+        ),
+        "b": (
+            "`total`, because it is a tensor made of all losses",
+            "Right. The sum is the newest node of a graph, and that graph holds everything that it was made of.",
+        ),
+        "c": (
+            "`backward()`, which keeps its graph",
+            "It frees what was saved. The nodes live as long as someone holds them.",
+        ),
+    },
+)
+
+diagnose_checkpoint = diagnosis(
+    "diagnose_checkpoint",
+    "memory",
+    "The weights of the block require gradients. Why does its output not, when the block is checkpointed?",
+    "a",
+    {
+        "a": (
+            "this variant connects the output to the inputs alone, and `x` requires none",
+            "Right. The block itself runs under `no_grad`, and its parameters are no inputs.",
+        ),
+        "b": (
+            "checkpointing detaches its output always",
+            "With an input that requires gradients it would be connected.",
+        ),
+        "c": ("the block is in eval mode", "The mode has nothing to do with recording."),
+    },
+)
+
+diagnose_clock = diagnosis(
+    "diagnose_clock",
+    "memory",
+    "Half a second of work, and `sick_seconds` reports 0.001. What did it measure?",
+    "c",
+    {
+        "a": ("the work, which is that fast", "It takes half a second on this device, by construction."),
+        "b": (
+            "the time that the device was idle",
+            "Both readings are taken on the host. What did the host do in between?",
+        ),
+        "c": (
+            "how long the host took to hand the work over",
+            "Right. The device works on while the host goes on, to the second reading.",
+        ),
+    },
+)
+
+diagnose_amp = diagnosis(
+    "diagnose_amp",
+    "precision",
+    'What does `autocast("cuda")` do on a machine without CUDA?',
+    "b",
+    {
+        "a": ("it raises", "An error would be welcome."),
+        "b": (
+            "it warns once and switches itself off",
+            "Right: the training runs in float32, at full cost, and nobody who ignores warnings will know.",
+        ),
+        "c": (
+            "it uses the CPU instead",
+            "It was told about one kind of device, and does nothing for others.",
+        ),
+    },
+)
+
+diagnose_overflow = diagnosis(
+    "diagnose_overflow",
+    "precision",
+    "The mask worked for years. What has changed?",
+    "a",
+    {
+        "a": (
+            "the scores are float16, whose lowest number is -65504",
+            "Right. -1e9 can't be converted, and PyTorch refuses.",
+        ),
+        "b": (
+            "softmax no longer accepts large numbers",
+            "The error comes from the fill, before any softmax.",
+        ),
+        "c": (
+            "-1e9 is too small to be represented",
+            "In size it is too large: float16 ends at 65504 on both sides.",
+        ),
+    },
+)
+
+diagnose_resume = diagnosis(
+    "diagnose_resume",
+    "saving",
+    "The weights after loading are equal to the last bit, and the very first loss agrees. Why do the later ones differ?",
+    "c",
+    {
+        "a": ("the data come in another order", "They are the same batches in the same order."),
+        "b": ("loading rounds the weights", "They are equal to the last bit, and so is the first loss."),
+        "c": (
+            "momentum and learning rate have started anew",
+            "Right. The weights are what you see of a run; optimizer and schedule have a state as well.",
+        ),
+    },
+)
+
+diagnose_tie = diagnosis(
+    "diagnose_tie",
+    "saving",
+    "The model had 12 parameters before the weights were loaded. How many has it now?",
+    "b",
+    {
+        "a": (
+            "12",
+            "That needs both layers to share one Parameter. Which object does the assignment put where?",
+        ),
+        "b": (
+            "24",
+            "Right. The embedding has a new Parameter, the head still has the old one, and `parameters()` counts both.",
+        ),
+        "c": ("0", "Assigning an `nn.Parameter` registers it. But the head was not asked."),
+    },
+)

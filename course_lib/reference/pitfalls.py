@@ -356,8 +356,8 @@ def run_checkpointed(block: nn.Module, x: Tensor) -> Tensor:
 def seconds_on_device(work: Callable[[], Any], device: Any) -> float:
     """Return the seconds from the start of `work()` until the device has done what it launched.
 
-    Repair `sick_seconds`. `device.synchronize()` waits until the device has nothing left to do, and
-    `device.clock()` is the time on the host, in seconds.
+    Repair `sick_seconds`. The method `synchronize` of `device` waits until the device has nothing left to do,
+    and its method `clock` returns the time on the host, in seconds.
     The device may still be busy with earlier work, which does not count. `work` runs once.
     """
     device.synchronize()
