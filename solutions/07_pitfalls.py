@@ -75,11 +75,14 @@
 import math
 import os
 import pickle
+import random
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -94,7 +97,6 @@ from course_lib.checking.recorders import MoveRecorder, OpRecorder
 # %% [markdown]
 # The patients share tiny models, tiny data and a few instruments, which live in one small module.
 # `curve` draws numbers as a row of bars. `StrictDevices` and `SimulatedGPU` stand in for a GPU, and say so.
-
 # %%
 from course_lib.exercises.clinic import (
     CountingBlock,
@@ -112,13 +114,13 @@ warnings.simplefilter("ignore")  # half of the patients only warn; where a warni
 _ = torch.manual_seed(0)
 
 # %%
-def messages_of(f: Callable) -> list[str]:
-    """What calling `f()` says: the first sentence of its warnings, and of the error where there is one."""
+def messages_of(f: Callable, *args: Any) -> list[str]:
+    """What calling `f` says: the first sentence of its warnings, and of the error where there is one."""
     torch.set_warn_always(True)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            f()
+            f(*args)
         except Exception as error:
             caught = [*caught, error]
     torch.set_warn_always(False)
@@ -153,7 +155,7 @@ predict("diagnose_regression", "b")
 # %% objective="pitfalls.shapes"
 print(tuple(perfect.shape), "-", tuple(y.shape), "->", tuple((perfect - y).shape))
 print(perfect - y)
-print(*messages_of(lambda: sick_regression_loss(perfect, y)))
+print(*messages_of(sick_regression_loss, perfect, y))
 
 # %% [markdown]
 # Nine differences. The loss is smallest when every prediction is the mean of all targets, and training goes there.
@@ -199,7 +201,7 @@ def sick_loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
 model = classifier().to("meta")
 (inputs, labels), = labelled_batches([4], torch.Generator().manual_seed(0))
 with StrictDevices():
-    print(*messages_of(lambda: sick_loss(model, inputs, labels)))
+    print(*messages_of(sick_loss, model, inputs, labels))
 
 # %% [markdown]
 # With CUDA the message names `cuda:0` and `cpu`.
@@ -242,7 +244,7 @@ check(loss_on_device)
 # %% objective="pitfalls.shapes"
 for loss in (sick_loss, passing(loss_on_device)):
     with StrictDevices():
-        print(f"{loss.__name__:15}", messages_of(lambda: loss(model, inputs, labels)) or "no complaint")
+        print(f"{loss.__name__:15}", messages_of(loss, model, inputs, labels) or "no complaint")
 
 # %% [markdown]
 # ### Patient 3: one door for all
@@ -327,7 +329,7 @@ predict("diagnose_positions", "b")
 
 # %% objective="pitfalls.shapes"
 print("one row:", tuple(table[3].shape), " broadcasts to:", torch.broadcast_shapes(table[3].shape, (1, 3, 2)))
-print(*messages_of(lambda: sick_add_positions(torch.zeros(1, 5, 2), table)))
+print(*messages_of(sick_add_positions, torch.zeros(1, 5, 2), table))
 
 # %% [markdown]
 # The shapes fit by accident, and only a sequence of full length raises.
@@ -541,7 +543,7 @@ print("gradient:", w.grad.item(), " w:", round(w.item(), 4))
 # Putting the body into two groups of one optimizer is no way out, and PyTorch says so:
 
 # %% objective="pitfalls.gradients"
-print(*messages_of(lambda: torch.optim.SGD([{"params": [w]}, {"params": [w]}], lr=0.1)))
+print(*messages_of(torch.optim.SGD, [{"params": [w]}, {"params": [w]}], 0.1))
 
 # %% [markdown]
 # The body learns with `lr`, the heads ten times as fast, and there is one owner.
@@ -701,10 +703,10 @@ check(finetune)
 # **The line that would have caught it:** after one step, everything has moved.
 
 # %% objective="pitfalls.gradients"
-def moved_by(step: Callable, model: nn.Module) -> dict[str, bool]:
+def moved_by_a_step(model: nn.Module, opt: Optimizer) -> dict[str, bool]:
     """Which parameters a step changes."""
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    step()
+    passing(train)(model, opt, [(inputs, labels)])
     return {name: not torch.equal(before[name], p) for name, p in model.named_parameters()}
 
 # %% objective="pitfalls.gradients"
@@ -712,8 +714,7 @@ for cure in (sick_finetune, passing(finetune)):
     model = classifier()
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
     model.head = nn.Linear(5, 3)
-    step = lambda: passing(train)(model, cure(model, opt), [(inputs, labels)])
-    print(f"{cure.__name__:13}", moved_by(step, model))
+    print(f"{cure.__name__:13}", moved_by_a_step(model, cure(model, opt)))
 
 # %% [markdown]
 # ### Patient 10: shown, and never minimized
@@ -741,7 +742,7 @@ predict("diagnose_aux", "b")
 # %% objective="pitfalls.gradients"
 print("10 * w       ", (10 * w).grad_fn is not None)
 print("torch.tensor ", torch.tensor([10 * w]).grad_fn is not None)
-print(*messages_of(lambda: torch.tensor([10 * w])))
+print(*messages_of(torch.tensor, [10 * w]))
 
 # %% [markdown]
 # `torch.tensor` makes a new leaf from numbers. `detach()` and `.item()` would do the same, more openly.
@@ -829,7 +830,7 @@ check(masked_tanh)
 # %% objective="pitfalls.gradients"
 point = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64, requires_grad=True)
 for f in (sick_masked_tanh, passing(masked_tanh)):
-    said = messages_of(lambda: torch.autograd.gradcheck(lambda x: f(x, blocked), point))
+    said = messages_of(torch.autograd.gradcheck, f, (point, blocked))
     print(f"{f.__name__:17}", said[0][:75] if said else "gradcheck agrees")
 
 # %% [markdown]
@@ -1016,10 +1017,29 @@ for mode in (True, False):
 
 # %% [markdown]
 # In training mode an example's output depends on its neighbors. So the parts compute another *function* than the whole,
-# and no weighting can repair that. It need not be a disaster: with parts of 16 hardly anyone notices, with parts of 2 everyone does.
-#
-# Two popular cures miss. `momentum=0` keeps the statistics and still normalizes by the part.
-# `SyncBatchNorm` joins *processes*, and there is one.
+# and no weighting can repair that. Is it always a disaster, as some lists say? And is `SyncBatchNorm` the cure, as others say?
+# Let us measure against the whole batch, normalized by itself.
+
+# %% objective="pitfalls.loop"
+def error_of_parts(size: int, convert: Callable = lambda model: model) -> float:
+    """How far the gradient of 64 examples in parts of `size` is from that of one part of 64."""
+    torch.manual_seed(0)
+    model = convert(classifier(norm=True))
+    whole = labelled_batches([64], torch.Generator().manual_seed(3))[0]
+    gradients = []
+    for part_size in (64, size):
+        sick_accumulate(model, list(zip(*(tensor.split(part_size) for tensor in whole))))
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+    return ((gradients[1] - gradients[0]).norm() / gradients[0].norm()).item()
+
+# %% objective="pitfalls.loop"
+for size in (2, 8, 32):
+    errors = error_of_parts(size), error_of_parts(size, nn.SyncBatchNorm.convert_sync_batchnorm)
+    print(f"parts of {size:2}: {errors[0]:.1f}  with SyncBatchNorm: {errors[1]:.1f}")
+
+# %% [markdown]
+# The harm is normalizing by a handful: it shrinks as the parts grow.
+# `SyncBatchNorm` joins *processes*, and there is one; `momentum=0` would keep the statistics and still normalize by the part.
 #
 # {{exercise accumulate}}
 
@@ -1231,12 +1251,14 @@ predict("diagnose_nan", "a")
 # %% objective="pitfalls.loop"
 print("weights finite:  ", all(p.isfinite().all().item() for p in model.parameters()))
 print("gradients finite:", all(p.grad.isfinite().all().item() for p in model.parameters()))
-print("NaN + 1 =", float("nan") + 1)
+zero = torch.zeros((), requires_grad=True)
+zero.sqrt().backward()
+print("sqrt(0) =", zero.sqrt().item(), " its derivative:", zero.grad.item())
 
 # %% [markdown]
 # The step was skipped and the gradient was kept.
 # Taking the check out, or writing numbers over the NaN, gives the batch a say that it was not to have.
-# And a finite *loss* proves nothing: the square root of 0 is finite, and its derivative is not.
+# And a finite *loss* proves nothing, as the square root shows.
 #
 # {{exercise train_through_nan}}
 
@@ -1313,8 +1335,15 @@ print("a fresh Generator starts from", torch.Generator().initial_seed())
 # A generator of the loader's own is the cure, *seeded*: a fresh one always starts from that same constant.
 #
 # `sick_build` has a second illness: it seeds the whole program. `torch.random.fork_rng()` puts the state back.
-# (`torch.manual_seed` seeds PyTorch alone: NumPy and `random` have their own.)
-#
+# And it seeds less than people think, PyTorch alone:
+
+# %% objective="pitfalls.data"
+torch.random.manual_seed(0)
+first = random.random(), np.random.rand()
+torch.random.manual_seed(0)
+print("random repeats:", first[0] == random.random(), " NumPy repeats:", first[1] == np.random.rand())
+
+# %% [markdown]
 # {{exercise build}}
 
 # %% exercise="build"
@@ -1353,12 +1382,14 @@ for make in (sick_build, passing(build)):
 
 # %%
 def sick_make_loader(ds: Dataset) -> DataLoader:
-    scale = lambda items: torch.stack(items).float() / 255
-    return DataLoader(ds, batch_size=4, num_workers=8, collate_fn=scale)
+    return DataLoader(ds, batch_size=4, num_workers=8, collate_fn=lambda items: torch.stack(items).float() / 255)
 
 # %% objective="pitfalls.data"
 loader = sick_make_loader(Pixels(8))
-print(*messages_of(lambda: pickle.dumps(loader.collate_fn)), sep="\n")
+try:
+    pickle.dumps(loader.collate_fn)
+except (AttributeError, pickle.PicklingError):
+    print("this loader's collate function can't be sent to a worker")
 
 # %% [markdown]
 # Where workers start as fresh processes, this is what happens to everything that they need.
@@ -1384,7 +1415,8 @@ print("workers:", loader.num_workers, " persistent:", loader.persistent_workers)
 # The other two findings: eight workers, whatever the machine has (PyTorch warns where that is too many),
 # and all of them dismissed after each epoch.
 #
-# "So zero workers, and no trouble?" For small, fast data that is often the fastest. Here loading is slow, and someone has to do it.
+# "So zero workers, and no trouble?" Measure it: for small, fast data that may well be the fastest.
+# Here we suppose that loading is slow, and that someone has to do it.
 #
 # {{exercise make_loader}}
 
@@ -1413,8 +1445,8 @@ check(make_loader)
 # %% objective="pitfalls.data"
 for make in (sick_make_loader, passing(make_loader)):
     loader = make(Pixels(8))
-    said = messages_of(lambda: pickle.dumps((loader.dataset, loader.collate_fn)))
-    print(f"{make.__name__:16} can be sent: {not said}  workers fit: {loader.num_workers <= (os.cpu_count() or 1)}")
+    print(f"{make.__name__:16} can be sent: {not messages_of(pickle.dumps, (loader.dataset, loader.collate_fn))}")
+print("the workers fit:", 1 <= loader.num_workers <= (os.cpu_count() or 1))
 
 # %% [markdown]
 # ### Patient 20: the data set that drifts
@@ -1576,10 +1608,11 @@ print("reads in 20 steps:", reads_of(sick_train_and_average))
 for name, read in {"float": float, "f-string": "{:.2f}".format, "if": bool}.items():
     with OpRecorder() as recorder:
         read(torch.ones(()))
-    print(f"{name:8}", recorder.ops)
+    print(f"{name:8} reads:", recorder.ops.count("aten._local_scalar_dense.default"))
 
 # %% [markdown]
-# `_local_scalar_dense` is the operator behind all of them. On a GPU each is a wait: the host can't hand over new work meanwhile.
+# One operator, `_local_scalar_dense`, is behind all of them.
+# On a GPU each is a wait: the host can't hand over new work meanwhile. (Said from the documentation, not measured here.)
 #
 # "So I sum the loss tensors." With their graphs? That trades a wait for a leak, which is patient 24.
 #
@@ -1613,8 +1646,16 @@ check(train_and_average)
 print("reads in 20 steps:", reads_of(passing(train_and_average)))
 
 # %% [markdown]
-# A read every hundred steps, for a progress bar, is fine. And "mean of batch means" gives a small last batch a full vote:
-# if the sizes differ and it matters, weigh by size.
+# A read every hundred steps, for a progress bar, is fine.
+# And a warning about the number itself: the mean of batch means gives a small last batch a full vote.
+
+# %% objective="pitfalls.memory"
+per_example = torch.tensor([0.0, 0.0, 0.0, 0.0, 10.0])
+means = [part.mean() for part in per_example.split(4)]
+print("mean of the means:", torch.stack(means).mean().item(), " mean:", per_example.mean().item())
+
+# %% [markdown]
+# If the sizes differ and it matters, weigh by size.
 #
 # ### Patient 23: half of a fast copy
 #
@@ -1644,7 +1685,7 @@ predict("diagnose_pin", "a")
 # %% objective="pitfalls.memory"
 print("the loader pins:", loader.pin_memory)
 print("the batch is pinned:", next(iter(loader))[0].is_pinned())
-print("default of non_blocking: False" in torch.Tensor.to.__doc__, "non_blocking=False" in torch.Tensor.to.__doc__)
+print("to() waits unless told otherwise:", "non_blocking=False" in torch.Tensor.to.__doc__)
 
 # %% [markdown]
 # "Then I call `batch.pin_memory()` in the loop." That is one more copy, made by the process that was not to wait.
@@ -1773,7 +1814,7 @@ print("weights require grad:", block.linear.weight.requires_grad, " output requi
 predict("diagnose_checkpoint", "a")
 
 # %% objective="pitfalls.memory"
-print(*messages_of(lambda: sick_run_checkpointed(block, frozen)))
+print(*messages_of(sick_run_checkpointed, block, frozen))
 asking = frozen.clone().requires_grad_()
 print("with an input that requires grad:", sick_run_checkpointed(block, asking).requires_grad)
 
@@ -1803,7 +1844,7 @@ check(run_checkpointed)
 # %% objective="pitfalls.memory"
 for run in (sick_run_checkpointed, passing(run_checkpointed)):
     block = CountingBlock()
-    said = messages_of(lambda: run(block, frozen).sum().backward())
+    _ = messages_of(lambda run, block: run(block, frozen).sum().backward(), run, block)
     gradients = all(p.grad is not None for p in block.parameters())
     print(f"{run.__name__:21} gradients: {gradients!s:5}  runs of the block: {block.calls}")
 
@@ -1820,7 +1861,7 @@ def sick_seconds(work: Callable, device) -> float:
 
 # %% objective="pitfalls.memory"
 device = SimulatedGPU()
-half_a_second = lambda: device.launch(0.5)
+half_a_second = partial(device.launch, 0.5)
 print(sick_seconds(half_a_second, device), "seconds")
 
 # %% [markdown]
@@ -1866,7 +1907,7 @@ check(seconds_on_device)
 for seconds in (sick_seconds, passing(seconds_on_device)):
     device = SimulatedGPU()
     device.launch(2.0)  # something that is still running
-    once, twice = (seconds(lambda: device.launch(0.5 * n), device) for n in (1, 2))
+    once, twice = (seconds(partial(device.launch, length), device) for length in (0.5, 1.0))
     print(f"{seconds.__name__:18} {once:.3f} {twice:.3f}")
 
 # %% [markdown]
@@ -2009,6 +2050,9 @@ def new_run() -> tuple:
     opt = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     return model, opt, CosineAnnealingLR(opt, T_max=6)
 
+# %% [markdown]
+# Three steps, a stop, three more; beside it, the run that nobody stopped.
+
 # %% objective="pitfalls.saving"
 def steps_of(run: tuple, n_steps: int) -> list[float]:
     """Losses of some steps on one batch."""
@@ -2034,9 +2078,6 @@ def with_a_stop(file_class: type) -> list[float]:
         file_class(path).load(*fresh)
         return steps_of(fresh, 3)
 
-# %% [markdown]
-# Three steps, a stop, three more. Beside it the run that nobody stopped:
-
 # %% objective="pitfalls.saving"
 print("uninterrupted:", steps_of(new_run(), 6)[3:])
 print("resumed:      ", with_a_stop(SickRunFile))
@@ -2050,7 +2091,7 @@ predict("diagnose_resume", "c")
 # %% objective="pitfalls.saving"
 model, opt, sched = new_run()
 _ = steps_of((model, opt, sched), 3)
-print("state of the optimizer:", [name for name in opt.state[model.head.weight]])
+print("state of the optimizer:", list(opt.state[model.head.weight]))
 print("learning rate:", round(opt.param_groups[0]["lr"], 4), "after", sched.last_epoch, "steps of the schedule")
 
 # %% [markdown]

@@ -174,8 +174,14 @@ def test_a_solved_notebook_passes_the_command_line(name):
 
 
 def telling_lines(exercise) -> list[str]:
-    """Lines of the solution that would give it away: not a bare loop header or a one-word return."""
-    tree = ast.parse(solution_source(exercise))
+    """Lines of the solution that would give it away: not what the stub itself gives, such as a class's `__init__`."""
+    given = statements_of(cell_of(exercise, untouched))
+    return [text for text in statements_of(cell_of(exercise, solved)) if text not in given]
+
+
+def statements_of(source: str) -> list[str]:
+    """Its statements that are long enough to tell something: not a bare loop header or a one-word return."""
+    tree = ast.parse(source)
     statements = [
         node for node in ast.walk(tree) if isinstance(node, (ast.Return, ast.Assign, ast.AugAssign, ast.Expr))
     ]
@@ -187,9 +193,10 @@ def telling_lines(exercise) -> list[str]:
     return [text for text in texts if len(text) > 15]
 
 
-def solution_source(exercise) -> str:
+def cell_of(exercise, state) -> str:
+    """The cell of the exercise in the notebook that asks it, in one of its states."""
     for name in NAMES:
-        for cell in solved(name).cells:
+        for cell in state(name).cells:
             if cell.metadata.get("exercise") == exercise.name:
                 return cell.source
     raise AssertionError(f"{exercise.name} is in no notebook")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import math
 import os
 import pickle
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -70,6 +71,13 @@ def built(build: Callable[[], Any]) -> Any:
     """What `build()` returns; its draws from the global random state are ours, not the answer's."""
     with torch.random.fork_rng(devices=[]):
         return build()
+
+
+def as_number(value: Any) -> Any:
+    """A number that came as a tensor without dimensions, or from NumPy, as a Python number."""
+    if isinstance(value, Tensor) and value.dim() == 0:
+        return value.detach().item()
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def without_gradients(model: nn.Module) -> None:
@@ -2042,7 +2050,8 @@ run_epochs = Exercise(
         "One call for each epoch, after the last batch of it, so that the first epoch still uses the initial rate.",
         "`sched.step()` belongs behind the inner loop, with the indentation of that loop.",
     ),
-    why="`StepLR(opt, step_size=2)` or `CosineAnnealingLR(opt, T_max=epochs)` count calls of `step()`; whether a call "
+    why="`StepLR(opt, step_size=2)` or `CosineAnnealingLR(opt, T_max=epochs)` count calls of `step()`; whether "
+    "a call "
     "is a batch or an epoch is a convention between two lines of your code. Print the sequence of learning rates "
     "once, and compare it with what you meant.",
 )
@@ -2424,9 +2433,9 @@ def _facts_about(answer: Callable, seed: int, result: Any) -> dict[str, Any]:
     other, orders_of_other = _first_epochs(answer(seed + 1), 1)
     return {
         "weights and bias": [tuple(weight.shape) for weight in weights],
-        "numbers of an epoch": sorted(sum(orders[0], [])),
+        "numbers of an epoch": sorted(itertools.chain(*orders[0])),
         "sizes of the batches": [len(batch) for batch in orders[0]],
-        "shuffled": sum(orders[0], []) != list(range(32)),
+        "shuffled": [*itertools.chain(*orders[0])] != list(range(32)),
         "another order in the second epoch": orders[0] != orders[1],
         "same seed, same weights": all(map(torch.equal, weights, again)),
         "same seed, same order, whatever else draws": orders[0] == orders_again[0],
@@ -2439,8 +2448,14 @@ def _first_epochs(result: Any, epochs: int, noise: bool = False) -> tuple[list[T
     model, loader = result
     if noise:
         torch.rand(3)
-    orders = [[batch.tolist() for batch in loader] for _ in range(epochs)]
+    orders = [[_numbers_in(batch) for batch in loader] for _ in range(epochs)]
     return list(model.parameters()), orders
+
+
+def _numbers_in(batch: Any) -> list[int]:
+    """A loader over a TensorDataset packs its one tensor into a list."""
+    tensor = batch[0] if isinstance(batch, (list, tuple)) else batch
+    return tensor.tolist()
 
 
 @build.cases
@@ -2478,7 +2493,7 @@ def gives_the_sampler_a_generator(seed):
     with torch.random.fork_rng():
         torch.random.manual_seed(seed)
         model = nn.Linear(4, 2)
-    data = torch.arange(32)
+    data = torch.utils.data.TensorDataset(torch.arange(32))
     own = torch.Generator().manual_seed(seed + 100)
     sampler = torch.utils.data.RandomSampler(data, generator=own)
     return model, DataLoader(data, 8, sampler=sampler, generator=own)
@@ -2573,13 +2588,21 @@ make_loader = Exercise(
 CORES = 2
 
 
+@contextmanager
+def two_cores() -> Iterator[None]:
+    """However a program asks for the number of cores, the answer is two."""
+    with ExitStack() as stack:
+        for name in ("cpu_count", "process_cpu_count"):
+            stack.enter_context(mock.patch.object(os, name, create=True, return_value=CORES))
+        cores = set(range(CORES))
+        stack.enter_context(mock.patch.object(os, "sched_getaffinity", create=True, return_value=cores))
+        yield
+
+
 @make_loader.scenario
 def look_at_the_loader(answer, n_rows):
     """On a machine that says it has two cores; no worker is started."""
-    with (
-        mock.patch("os.cpu_count", lambda: CORES),
-        mock.patch.object(os, "sched_getaffinity", lambda pid: set(range(CORES)), create=True),
-    ):
+    with two_cores():
         loader = answer(Pixels(n_rows))
     return looked_at(lambda: _facts_of_loader(loader))
 
@@ -2589,8 +2612,9 @@ def _facts_of_loader(loader: DataLoader) -> dict[str, Any]:
     return {
         "workers": "1 to 2" if 1 <= loader.num_workers <= CORES else loader.num_workers,
         "stay alive": loader.persistent_workers,
-        "can be sent to workers": all(map(_has_a_place, (loader.collate_fn, loader.worker_init_fn))),
-        "the data set is": type(ds).__name__,
+        "can be sent to workers": all(
+            map(_has_a_place, (type(ds), loader.collate_fn, loader.worker_init_fn))
+        ),
         "batches": [loader.collate_fn([ds[i] for i in batch]) for batch in loader.batch_sampler],
     }
 
@@ -2707,7 +2731,8 @@ standardize = Exercise(
         "Compute a new tensor; the batch that came in is somebody else's.",
         "One line without `-=` and `/=`: subtract, then divide, and return the result.",
     ),
-    why="`-=` and `/=` write into the tensor that the caller owns. If the data set hands out its own rows, the second "
+    why="`-=` and `/=` write into the tensor that the caller owns. If the data set hands out its own rows, the "
+    "second "
     "epoch standardizes what is standardized already. The same line in a module's `forward` edits the batch of every "
     "other branch. The arithmetic operators make new tensors.",
 )
@@ -2760,7 +2785,8 @@ def edits_it_by_half(x, mean, std):
 
 
 @standardize.misconception(
-    "You used the statistics of the batch. Then an example's values depend on its neighbors, and a batch of one has no "
+    "You used the statistics of the batch. Then an example's values depend on its neighbors, and a batch of one "
+    "has no "
     "spread at all. Mean and deviation come from the training set."
 )
 def uses_the_batch(x, mean, std):
@@ -2801,7 +2827,8 @@ preview_noise = Exercise(
         "Draw from a generator that belongs to this function alone.",
         "`torch.Generator().manual_seed(...)` returns one; `torch.randn` takes it as `generator=`.",
     ),
-    why="A preview with fixed noise is a good idea, and seeding the global generator for it rewinds the dropout masks "
+    why="A preview with fixed noise is a good idea, and seeding the global generator for it rewinds the dropout "
+    "masks "
     "and the shuffling of the training: every epoch draws the same again. A generator of one's own is local by "
     "construction.",
 )
@@ -2903,7 +2930,8 @@ train_and_average = Exercise(
         "`.item()`, `float(loss)` and an f-string all read a value from the device. How many reads does the result "
         "need?",
         "Keep the losses as tensors, without their graphs, and read once, after the loop.",
-        "Append `loss.detach()` to a list. After the loop `torch.stack` them, take the mean, and call `.item()` once.",
+        "Append `loss.detach()` to a list. After the loop `torch.stack` them, take the mean, and call `.item()` "
+        "once.",
     ),
     why="A GPU works behind the host's back; `.item()` makes the host wait until it has caught up, and nothing new "
     "is queued meanwhile. A detached loss is one number on the device: keep as many as you like. Without `detach()` "
@@ -2915,7 +2943,10 @@ train_and_average = Exercise(
 def train_and_watch(answer, model, opt, batches):
     mean = answer(model, opt, batches)
     without_gradients(model)
-    return {"mean loss": mean, "graphs of earlier steps are kept": max(model.alive, default=0) > 1}
+    return {
+        "mean loss": mean.item() if isinstance(mean, np.floating) else mean,
+        "graphs of earlier steps are kept": max(model.alive, default=0) > 1,
+    }
 
 
 @train_and_average.cases
@@ -2952,14 +2983,14 @@ def adds_detached_losses(model, opt, batches):
 
 @train_and_average.alternative
 def adds_without_recording(model, opt, batches):
-    total = 0
-    for count, (inputs, labels) in enumerate(batches, start=1):
+    total = count = 0
+    for inputs, labels in batches:
         opt.zero_grad()
         loss = F.cross_entropy(model(inputs), labels)
         loss.backward()
         opt.step()
         with torch.no_grad():
-            total = total + loss
+            total, count = total + loss, count + 1
     return (total / count).item()
 
 
@@ -3213,7 +3244,7 @@ def mean_of_a_training(answer, numbers):
     mean = answer(_losses_of_a_training(numbers, watch, alive))
     alive.append(watch.alive())
     return {
-        "mean": mean.detach().item() if isinstance(mean, Tensor) and mean.dim() == 0 else mean,
+        "mean": as_number(mean),
         "hangs on a graph": isinstance(mean, Tensor) and mean.requires_grad,
         "graphs of earlier steps are kept": max(alive) > 1,
     }
@@ -3238,8 +3269,7 @@ def _(rng):
 
 @running_mean_loss.alternative
 def adds_python_numbers(losses):
-    numbers = [loss.item() for loss in losses]
-    return sum(numbers) / len(numbers)
+    return np.mean([loss.item() for loss in losses])
 
 
 @running_mean_loss.alternative
@@ -3317,13 +3347,16 @@ run_checkpointed = Exercise(
     points=2,
     observes=[observe.value(1e-5, 1e-6)],
     hints=(
-        "The old variant runs the block under `no_grad`, and connects its output to the graph by the *inputs*. What if "
+        "The old variant runs the block under `no_grad`, and connects its output to the graph by the *inputs*. "
+        "What if "
         "none of them requires gradients?",
-        "`checkpoint` has a second variant, which needs no input that requires gradients. It is chosen by an argument.",
+        "`checkpoint` has a second variant, which needs no input that requires gradients. It is chosen by an "
+        "argument.",
         "Call `checkpoint` with the block, `x`, and `use_reentrant` set to what the warning recommends.",
     ),
     why="The reentrant variant is a custom autograd function: its output requires gradients if an input does, and "
-    "parameters inside the block are no inputs. Behind a frozen embedding the whole block loses its gradients, with a "
+    "parameters inside the block are no inputs. Behind a frozen embedding the whole block loses its gradients, "
+    "with a "
     "warning only. The variant without reentry records the block as usual and recomputes what it saved.",
 )
 
@@ -3403,7 +3436,8 @@ def cuts_the_input_off(block, x):
 
 
 @run_checkpointed.misconception(
-    "With `preserve_rng_state=False` the recomputation draws another dropout mask than the forward pass: the gradient "
+    "With `preserve_rng_state=False` the recomputation draws another dropout mask than the forward pass: the "
+    "gradient "
     "belongs to a block that never ran."
 )
 def forgets_the_mask(block, x):
@@ -3429,7 +3463,8 @@ seconds_on_device = Exercise(
     points=1,
     observes=[observe.value(1e-9, 1e-9)],
     hints=(
-        "When does the host read its clock: when the work is done, or when it has been handed over? And is the device "
+        "When does the host read its clock: when the work is done, or when it has been handed over? And is the "
+        "device "
         "idle at the start?",
         "Wait for the device at both ends: before the clock is started, and before it is read again.",
         "Four lines: synchronize, read the clock, run the work and synchronize, read the clock again.",
@@ -3620,7 +3655,8 @@ def scales_everything(device, bf16_ok):
 
 
 @amp_config.misconception(
-    "On the CPU `bf16_ok` does not count, it is about the card: CPU autocast in bfloat16 works everywhere, and float16 "
+    "On the CPU `bf16_ok` does not count, it is about the card: CPU autocast in bfloat16 works everywhere, and "
+    "float16 "
     "there would want a scaler."
 )
 def asks_the_card_about_the_cpu(device, bf16_ok):
@@ -3656,13 +3692,15 @@ mask_scores = Exercise(
     observes=[observe.value(1e-3, 1e-6)],
     hints=(
         "What is the lowest number of float16? `torch.finfo(torch.float16)` tells. And is -65504 low for float32?",
-        "Use a number that every floating dtype has and that is below all scores, or ask the dtype of `scores` for its "
+        "Use a number that every floating dtype has and that is below all scores, or ask the dtype of `scores` "
+        "for its "
         "lowest.",
         '`float("-inf")` exists in all of them; `torch.finfo(scores.dtype).min` is the other way. Fill with '
         "`masked_fill`, without the underscore.",
     ),
     why="-1e9 was chosen for float32. float16 ends at -65504, so under autocast the same line raises; and a smaller "
-    "constant may not be low enough for the others. Minus infinity fits every dtype, and exp(-inf) is exactly 0. A row "
+    "constant may not be low enough for the others. Minus infinity fits every dtype, and exp(-inf) is exactly "
+    "0. A row "
     "that is blocked altogether would give NaN: there is nothing to attend to.",
 )
 
@@ -3736,7 +3774,8 @@ def takes_the_limit_of_half(scores, blocked):
 
 
 @mask_scores.misconception(
-    "You converted to float32, where -1e9 fits. The scores take twice the memory from here on, and half precision was "
+    "You converted to float32, where -1e9 fits. The scores take twice the memory from here on, and half "
+    "precision was "
     "what the autocast was for."
 )
 def converts_to_float32(scores, blocked):
@@ -3774,14 +3813,18 @@ RunFile = Exercise(
     points=2,
     observes=[observe.value()],
     hints=(
-        "What besides the weights changes from step to step? Momentum has to be somewhere, and so has the position in "
+        "What besides the weights changes from step to step? Momentum has to be somewhere, and so has the "
+        "position in "
         "the schedule.",
-        "All three have a `state_dict()` and a `load_state_dict()`. Write the three dicts into one file, and load them "
+        "All three have a `state_dict()` and a `load_state_dict()`. Write the three dicts into one file, and "
+        "load them "
         "into the three objects.",
         "Save `{name: thing.state_dict()}` for model, optimizer and scheduler; load each with `load_state_dict`.",
     ),
-    why="The optimizer holds momentum or Adam's moments and step counts, the scheduler its position, and both hold the "
-    "learning rate of the moment. Without them the weights continue and the run does not. What is missing here, because "
+    why="The optimizer holds momentum or Adam's moments and step counts, the scheduler its position, and both "
+    "hold the "
+    "learning rate of the moment. Without them the weights continue and the run does not. What is missing here, "
+    "because "
     "this run draws nothing at random: the state of the random generators, the scaler, and the position in the data.",
 )
 
@@ -3893,7 +3936,8 @@ class SavesTheModel:
 
 
 @RunFile.misconception(
-    "Model and optimizer are there, the scheduler is not. It begins its schedule anew, with the learning rate that the "
+    "Model and optimizer are there, the scheduler is not. It begins its schedule anew, with the learning rate "
+    "that the "
     "optimizer had reached."
 )
 class ForgetsTheScheduler:
@@ -3927,7 +3971,8 @@ class ForgetsTheOptimizer:
 
 
 @RunFile.misconception(
-    "Everything is in the file, and `load` reads it without putting it anywhere: `load_state_dict` has to be called on "
+    "Everything is in the file, and `load` reads it without putting it anywhere: `load_state_dict` has to be "
+    "called on "
     "each of the three."
 )
 class LoadsIntoNothing:
@@ -3938,11 +3983,14 @@ class LoadsIntoNothing:
         torch.save([part.state_dict() for part in (model, opt, sched)], self.path)
 
     def load(self, model, opt, sched):
-        model, opt, sched = torch.load(self.path, weights_only=True)
+        states = torch.load(self.path, weights_only=True)
+        for part, state in zip((model, opt, sched), states):
+            part.state_dict().update(state)
 
 
 @RunFile.misconception(
-    "You kept the states in memory, in the object or in the class. They end with the process; and `state_dict()` hands "
+    "You kept the states in memory, in the object or in the class. They end with the process; and "
+    "`state_dict()` hands "
     "out the live tensors, which go on changing with the run."
 )
 class KeepsThemInMemory:
@@ -3974,7 +4022,8 @@ load_embedding = Exercise(
         "Keep the parameter object, which two layers and an optimizer hold, and change the numbers in it.",
         "Under `torch.no_grad()`, copy into the parameter with an in-place method.",
     ),
-    why="Sharing is a property of objects: two attributes, and an optimizer's group, name one Parameter. Assigning a new "
+    why="Sharing is a property of objects: two attributes, and an optimizer's group, name one Parameter. "
+    "Assigning a new "
     "one to an attribute changes a name; writing into the old one changes the numbers that all of them see. The same "
     "happens with `load_state_dict(..., assign=True)` and when a model is moved to `meta` and back.",
 )
@@ -4025,7 +4074,8 @@ def copies_into_the_head(model, weights):
 
 
 @load_embedding.misconception(
-    "You assigned a new Parameter to the embedding. The head and the optimizer still hold the old one: from here on the "
+    "You assigned a new Parameter to the embedding. The head and the optimizer still hold the old one: from "
+    "here on the "
     "two drift apart, and the optimizer trains what nobody looks up."
 )
 def assigns_to_the_embedding(model, weights):
@@ -4050,7 +4100,8 @@ def ties_a_new_one(model, weights):
 
 
 @load_embedding.misconception(
-    "`weight.data = weights` makes the parameter a view of the caller's tensor: from now on each training step writes "
+    "`weight.data = weights` makes the parameter a view of the caller's tensor: from now on each training step "
+    "writes "
     "into it. Copy the numbers."
 )
 def points_at_the_weights(model, weights):
@@ -4058,7 +4109,8 @@ def points_at_the_weights(model, weights):
 
 
 @load_embedding.misconception(
-    "The copy is recorded, and autograd refuses to record a write to a leaf. Loading is no computation: switch recording "
+    "The copy is recorded, and autograd refuses to record a write to a leaf. Loading is no computation: switch "
+    "recording "
     "off."
 )
 def copies_with_recording(model, weights):
@@ -4066,7 +4118,8 @@ def copies_with_recording(model, weights):
 
 
 @load_embedding.misconception(
-    "`assign=True` puts the given tensors into the model as they are, one per name: the tie is undone, and the storage is "
+    "`assign=True` puts the given tensors into the model as they are, one per name: the tie is undone, and the "
+    "storage is "
     "the caller's."
 )
 def loads_by_assignment(model, weights):
@@ -4182,7 +4235,8 @@ diagnose_mask = diagnosis(
     {
         "a": (
             "this step takes part",
-            "Right. And `is_padding` is True where a step is not to take part. `nn.MultiheadAttention` uses the opposite "
+            "Right. And `is_padding` is True where a step is not to take part. `nn.MultiheadAttention` uses the "
+            "opposite "
             "convention, which is where masks of this kind come from.",
         ),
         "b": (
@@ -4220,13 +4274,15 @@ diagnose_zero_grad = diagnosis(
 diagnose_owners = diagnosis(
     "diagnose_owners",
     "gradients",
-    "Two losses with the gradients 2 and 5, two optimizers with the rate 0.1 that both own `w` = 1. What is `w` after "
+    "Two losses with the gradients 2 and 5, two optimizers with the rate 0.1 that both own `w` = 1. What is `w` "
+    "after "
     "`first.step()` and `second.step()`?",
     "c",
     {
         "a": (
             "0.5: the second gradient has overwritten the first",
-            "Then one step of 0.1 times 5 would have been taken. Nothing overwrites a gradient: they add up. And how many "
+            "Then one step of 0.1 times 5 would have been taken. Nothing overwrites a gradient: they add up. "
+            "And how many "
             "optimizers step?",
         ),
         "b": (
@@ -4235,7 +4291,8 @@ diagnose_owners = diagnosis(
         ),
         "c": (
             "-0.4: both apply the sum",
-            "Right. 2 + 5 = 7 is in `.grad`, and it is applied twice: 1 - 0.7 - 0.7. Many texts say that gradients are "
+            "Right. 2 + 5 = 7 is in `.grad`, and it is applied twice: 1 - 0.7 - 0.7. Many texts say that "
+            "gradients are "
             "overwritten; they are added, and used twice.",
         ),
     },
@@ -4254,7 +4311,8 @@ diagnose_leaf = diagnosis(
         ),
         "b": (
             "2 w with the new w, silently",
-            "Right: a gradient of a loss that was never computed. The version counter, which exists to notice this, was "
+            "Right: a gradient of a loss that was never computed. The version counter, which exists to notice "
+            "this, was "
             "bypassed.",
         ),
         "c": (
@@ -4334,7 +4392,8 @@ diagnose_mode = diagnosis(
         "b": ("nothing", "That would be so for dropout alone. This model has a batch norm as well."),
         "c": (
             "the running statistics of the batch norm",
-            "Right: in training mode it adds the batch to them, also under `no_grad`. Asking the model has changed it.",
+            "Right: in training mode it adds the batch to them, also under `no_grad`. Asking the model has "
+            "changed it.",
         ),
     },
 )
@@ -4363,14 +4422,16 @@ diagnose_dropout = diagnosis(
 diagnose_norm = diagnosis(
     "diagnose_norm",
     "loop",
-    "The weights 1/n are right, the sizes are equal, and the accumulated gradient is off by a large part. Which layer "
+    "The weights 1/n are right, the sizes are equal, and the accumulated gradient is off by a large part. Which "
+    "layer "
     "makes an example's output depend on its micro-batch?",
     "b",
     {
         "a": ("dropout", "There is none in this model; and dropout treats each example alone."),
         "b": (
             "the batch norm",
-            "Right. In training mode it uses the mean and variance of the examples at hand, and 4 of them are not 16.",
+            "Right. In training mode it uses the mean and variance of the examples at hand, and 4 of them are "
+            "not 16.",
         ),
         "c": (
             "the linear layers",
@@ -4382,7 +4443,8 @@ diagnose_norm = diagnosis(
 diagnose_softmax = diagnosis(
     "diagnose_softmax",
     "loop",
-    "The logits are right by a margin of 200, and the loss of three classes is 0.5514 = ln(e + 2) - 1. Where does this "
+    "The logits are right by a margin of 200, and the loss of three classes is 0.5514 = ln(e + 2) - 1. Where "
+    "does this "
     "floor come from?",
     "c",
     {
@@ -4398,7 +4460,8 @@ diagnose_softmax = diagnosis(
 diagnose_schedule = diagnosis(
     "diagnose_schedule",
     "loop",
-    "`StepLR(opt, step_size=2)` was meant to divide the rate by 10 every second *epoch*. How does it know what an epoch is?",
+    "`StepLR(opt, step_size=2)` was meant to divide the rate by 10 every second *epoch*. How does it know what "
+    "an epoch is?",
     "b",
     {
         "a": ("it counts passes over the loader", "It has never seen the loader. What does it get to see?"),
@@ -4447,7 +4510,8 @@ diagnose_seed = diagnosis(
 diagnose_workers = diagnosis(
     "diagnose_workers",
     "data",
-    "Which of these can be sent to a worker process that starts afresh, as on macOS, on Windows, and on Linux from Python "
+    "Which of these can be sent to a worker process that starts afresh, as on macOS, on Windows, and on Linux "
+    "from Python "
     "3.14 on?",
     "b",
     {
@@ -4457,7 +4521,8 @@ diagnose_workers = diagnosis(
         ),
         "b": (
             "the function at the top level of a module",
-            "Right: it travels as its name, and the worker imports it. (A notebook is a special case: what is defined in "
+            "Right: it travels as its name, and the worker imports it. (A notebook is a special case: what is "
+            "defined in "
             "it can't be imported by such a worker at all. Put it into a file.)",
         ),
         "c": ("both", "Where workers are forked, both. A fresh process has to find them by name."),
@@ -4518,12 +4583,14 @@ diagnose_sync = diagnosis(
 diagnose_pin = diagnosis(
     "diagnose_pin",
     "memory",
-    "`non_blocking=True` is there. According to the list above, what is missing for a copy that the host need not wait for?",
+    "`non_blocking=True` is there. According to the list above, what is missing for a copy that the host need "
+    "not wait for?",
     "a",
     {
         "a": (
             "pinned memory",
-            "Right. Ordinary memory may be moved by the operating system, so it is staged first, and the host waits for "
+            "Right. Ordinary memory may be moved by the operating system, so it is staged first, and the host "
+            "waits for "
             "that.",
         ),
         "b": ("`torch.cuda.synchronize()`", "That is a wait, the opposite of what is wanted."),
@@ -4630,7 +4697,8 @@ diagnose_overflow = diagnosis(
 diagnose_resume = diagnosis(
     "diagnose_resume",
     "saving",
-    "The weights after loading are equal to the last bit, and the very first loss agrees. Why do the later ones differ?",
+    "The weights after loading are equal to the last bit, and the very first loss agrees. Why do the later ones "
+    "differ?",
     "c",
     {
         "a": ("the data come in another order", "They are the same batches in the same order."),
@@ -4654,7 +4722,8 @@ diagnose_tie = diagnosis(
         ),
         "b": (
             "24",
-            "Right. The embedding has a new Parameter, the head still has the old one, and `parameters()` counts both.",
+            "Right. The embedding has a new Parameter, the head still has the old one, and `parameters()` "
+            "counts both.",
         ),
         "c": ("0", "Assigning an `nn.Parameter` registers it. But the head was not asked."),
     },
