@@ -1018,7 +1018,7 @@ for mode in (True, False):
 # %% [markdown]
 # In training mode an example's output depends on its neighbors. So the parts compute another *function* than the whole,
 # and no weighting can repair that. Is it always a disaster, as some lists say? And is `SyncBatchNorm` the cure, as others say?
-# Let us measure against the whole batch, normalized by itself.
+# Let us measure against the whole batch, normalized by itself; an error of 0.1 is a tenth of the gradient's norm.
 
 # %% objective="pitfalls.loop"
 def error_of_parts(size: int, convert: Callable = lambda model: model) -> float:
@@ -1860,9 +1860,9 @@ def sick_seconds(work: Callable, device) -> float:
     return device.clock() - began
 
 # %% objective="pitfalls.memory"
-device = SimulatedGPU()
-half_a_second = partial(device.launch, 0.5)
-print(sick_seconds(half_a_second, device), "seconds")
+gpu = SimulatedGPU()
+half_a_second = partial(gpu.launch, 0.5)
+print(sick_seconds(half_a_second, gpu), "seconds")
 
 # %% [markdown]
 # {{predict diagnose_clock}}
@@ -1871,9 +1871,9 @@ print(sick_seconds(half_a_second, device), "seconds")
 predict("diagnose_clock", "c")
 
 # %% objective="pitfalls.memory"
-print("simulated time, now:        ", device.clock())
-device.synchronize()
-print("when the device has finished:", device.clock())
+print("simulated time, now:         ", gpu.clock())
+gpu.synchronize()
+print("when the device has finished:", gpu.clock())
 
 # %% [markdown]
 # A real GPU behaves alike: a call returns when its work is queued. (Said from the documentation, not measured here.)
@@ -1905,9 +1905,9 @@ check(seconds_on_device)
 
 # %% objective="pitfalls.memory"
 for seconds in (sick_seconds, passing(seconds_on_device)):
-    device = SimulatedGPU()
-    device.launch(2.0)  # something that is still running
-    once, twice = (seconds(partial(device.launch, length), device) for length in (0.5, 1.0))
+    gpu = SimulatedGPU()
+    gpu.launch(2.0)  # something that is still running
+    once, twice = (seconds(partial(gpu.launch, length), gpu) for length in (0.5, 1.0))
     print(f"{seconds.__name__:18} {once:.3f} {twice:.3f}")
 
 # %% [markdown]

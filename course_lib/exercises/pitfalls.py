@@ -3840,16 +3840,17 @@ def _resumed_run(answer, path, optimizer, schedule, before, after) -> dict[str, 
     model, opt, sched = _new_run(optimizer, schedule)
     _train_run(model, opt, sched, before)
     answer(path).save(model, opt, sched)
-    saved = copy.deepcopy(dict(model.state_dict()))
+    saved, after_saving = copy.deepcopy(dict(model.state_dict())), registered_in(model)
     uninterrupted = _train_run(model, opt, sched, after)
     resumed = _new_run(optimizer, schedule)
     answer(path).load(*resumed)
-    started = dict(resumed[0].state_dict())
+    started, after_loading = dict(resumed[0].state_dict()), registered_in(resumed[0])
     return {
         "a file is there": Path(path).exists(),
         "weights as they were saved": all(torch.equal(saved[name], started[name]) for name in saved),
         "losses of the uninterrupted run": uninterrupted,
         "losses of the resumed run": _train_run(*resumed, after),
+        "models": (after_saving, after_loading),
         "learning rate at the end": resumed[1].param_groups[0]["lr"],
     }
 
