@@ -343,3 +343,16 @@ def test_an_interrupt_gives_a_report_and_the_output_is_capped():
     assert judge_callable(made, endless).error == "KeyboardInterrupt"
     report = judge_callable(made, chatty)
     assert report.verdict is Verdict.PASSED and len(report.printed) < 5000
+
+
+def test_settings_of_a_scenario_are_named_and_no_call():
+    def halves(answer, size, times):
+        return [answer(torch.ones(size)) for _ in range(times)]
+
+    def wrong(x):
+        return x
+
+    made = exercise(lambda x: x / 2, observe.value(), one(lambda: 3, lambda: 2), halves)
+    assert judge_callable(made, wrong).call == "with size=3, times=2"
+    made = exercise(lambda x: x / 2, observe.value(), one(lambda: 3.0))
+    assert judge_callable(made, wrong).call.endswith("(3.0)")
