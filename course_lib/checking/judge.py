@@ -114,11 +114,12 @@ def _widen(value: Any) -> Any:
 
 
 def call_text(exercise: Exercise, case: Case) -> str:
-    """The call as a person would write it, with tensors described where they are large or not contiguous."""
-    args = [_argument(arg) for arg in case.args] + [
-        f"{name}={_argument(arg)}" for name, arg in case.kwargs.items()
-    ]
-    return f"{exercise.name}({', '.join(args)})"
+    """The call as a person would write it; where a scenario has inputs of its own, what these settings are."""
+    named = [f"{name}={_argument(arg)}" for name, arg in case.kwargs.items()]
+    if set(exercise.parameters) <= set(inspect.signature(exercise.reference).parameters):
+        return f"{exercise.name}({', '.join([*map(_argument, case.args), *named])})"
+    settings = [f"{name}={_argument(arg)}" for name, arg in zip(exercise.parameters, case.args)]
+    return f"with {', '.join(settings + named)}"
 
 
 def _argument(value: Any) -> str:

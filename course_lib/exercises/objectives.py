@@ -14,6 +14,7 @@ class Objective(NamedTuple):
 START, TENSORS, AUTOGRAD = "00_start_here", "01_tensors", "02_autograd"
 MODULES, DATA = "03_modules", "04_data"
 TRAINING = "05_training"
+PITFALLS = "07_pitfalls"
 
 OBJECTIVES = (
     Objective(
@@ -103,4 +104,33 @@ OBJECTIVES = (
         TRAINING,
     ),
     Objective("training.resume", "write a training loop that goes on after a kill, bit for bit", TRAINING),
+    Objective(
+        "pitfalls.shapes",
+        "find shapes, masks and devices that meet by accident, and make them meet on purpose",
+        PITFALLS,
+    ),
+    Objective(
+        "pitfalls.gradients",
+        "tell where a gradient comes from, who applies it, and what a write to a tensor does to it",
+        PITFALLS,
+    ),
+    Objective(
+        "pitfalls.loop",
+        "repair a training loop by its symptoms, and keep every feature that it had",
+        PITFALLS,
+    ),
+    Objective(
+        "pitfalls.data",
+        "make randomness depend on a seed alone, and keep the data as they were handed to you",
+        PITFALLS,
+    ),
+    Objective(
+        "pitfalls.memory", "find graphs that live too long, and the places where the host waits", PITFALLS
+    ),
+    Objective(
+        "pitfalls.precision", "choose half precision for a machine, and numbers that fit into it", PITFALLS
+    ),
+    Objective(
+        "pitfalls.saving", "resume a run bit for bit, and load weights without undoing a tie", PITFALLS
+    ),
 )

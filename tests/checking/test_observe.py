@@ -414,3 +414,16 @@ def test_building_cases_neither_depends_on_the_global_generator_nor_uses_it():
         weights.append(made.fresh_cases()[0].args[0].weight)
         assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(*weights)
+
+
+def test_settings_of_a_scenario_are_named_and_no_call():
+    def halves(answer, size, times):
+        return [answer(torch.ones(size)) for _ in range(times)]
+
+    def wrong(x):
+        return x
+
+    made = exercise(lambda x: x / 2, observe.value(), one(lambda: 3, lambda: 2), halves)
+    assert judge_callable(made, wrong).call == "with size=3, times=2"
+    made = exercise(lambda x: x / 2, observe.value(), one(lambda: 3.0))
+    assert judge_callable(made, wrong).call.endswith("(3.0)")
