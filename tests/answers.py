@@ -11,14 +11,21 @@ from course_lib.checking import Answer, Exercise, find_answer
 
 
 def definition(function: Callable, name: str) -> str:
-    """The source of `function` without decorators, under another name."""
+    """The source of `function` without the exercise's decorators, under another name."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     node = tree.body[0]
     for inner in ast.walk(node):
         if isinstance(inner, ast.Name) and inner.id == node.name:
             inner.id = name  # it calls itself
-    node.decorator_list, node.name = [], name
+    node.decorator_list = [d for d in node.decorator_list if not _registers_an_answer(d)]
+    node.name = name
     return ast.unparse(node)
+
+
+def _registers_an_answer(decorator: ast.expr) -> bool:
+    """`@exercise.alternative` and `@exercise.misconception(...)`; `@contextmanager` belongs to the answer."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return getattr(called, "attr", "") in ("alternative", "misconception")
 
 
 def surroundings(function: Callable) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from course_lib import exercises
 from course_lib.checking import Answer, Exercise, Misconception, Verdict, find_answer, judge
-from course_lib.checking.records import tensors_in
+from course_lib.checking.compare import difference
+from course_lib.checking.records import freeze, tensors_in
 from course_lib.checking.trial import global_state
 from tests.answers import answer_from, cells_for, surroundings
 
@@ -28,6 +32,9 @@ def over(pairs: list[tuple[Exercise, object]]):
     return pytest.mark.parametrize(("exercise", "item"), pairs, ids=names)
 
 
+CLASSES = [e for e in ALL if isinstance(e.reference, type)]
+MODULES = [e for e in CLASSES if issubclass(e.reference, nn.Module)]
+
 each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda e: e.name)
 
 
@@ -40,6 +47,23 @@ def judge_live(exercise: Exercise, answer: Callable):
     from course_lib.checking.judge import _verdict, expected_observations, observe
 
     return _verdict(exercise, expected_observations(exercise), observe(exercise, answer)[0], [])
+
+
+def variant(exercise: Exercise, around: Callable) -> Callable:
+    """The reference with `around(call, args, kwargs)` in the place of each call; of a class, of each of its methods."""
+    reference = exercise.reference
+    if not isinstance(reference, type):
+        return lambda *args, **kwargs: around(reference, args, kwargs)
+
+    def surrounded(method: Callable) -> Callable:
+        return lambda self, *args, **kwargs: around(partial(method, self), args, kwargs)
+
+    methods = {name: surrounded(f) for name, f in vars(reference).items() if inspect.isfunction(f)}
+    return type(reference.__name__, (reference,), methods)
+
+
+def inputs_of(case) -> list:
+    return [*case.args, *case.kwargs.values()]
 
 
 # ---- right answers pass ------------------------------------------------------------------------------------------
@@ -65,12 +89,12 @@ def test_alternatives_pass(exercise, item):
 
 @each_exercise
 def test_noise_costs_nothing(exercise):
-    def noisy(*args, **kwargs):
+    def noisy(call, args, kwargs):
         print("debugging", args)
         warnings.warn("a warning", stacklevel=2)
-        return exercise.reference(*args, **kwargs)
+        return call(*args, **kwargs)
 
-    report = judge_live(exercise, noisy)
+    report = judge_live(exercise, variant(exercise, noisy))
     assert report.verdict is Verdict.PASSED, report
 
 
@@ -92,7 +116,19 @@ def test_stubs_are_not_attempted(exercise):
     for body in ("pass", "...", '"""Doc."""', "return None", 'raise NotImplementedError("your turn")'):
         report = judge_source(exercise, f"def {exercise.name}({parameters}):\n    {body}\n")
         assert report.verdict is Verdict.NOT_ATTEMPTED, (body, report)
+        stubs = class_stub(exercise, body)
+        assert judge_source(exercise, stubs).verdict is Verdict.NOT_ATTEMPTED, (body, stubs)
     assert judge(exercise, None).verdict is Verdict.NOT_ATTEMPTED
+
+
+def class_stub(exercise: Exercise, body: str) -> str:
+    """A class with the methods of the reference, or with a `__call__` where that is a function, and nothing in them."""
+    reference = exercise.reference
+    names = vars(reference) if isinstance(reference, type) else {"__call__": reference}
+    methods = [
+        f"    def {name}(self, *args):\n        {body}\n" for name in names if inspect.isfunction(names[name])
+    ]
+    return f"class {exercise.name}:\n" + "".join(methods)
 
 
 @each_exercise
@@ -100,6 +136,15 @@ def test_stubs_are_not_attempted(exercise):
 def test_constants_fail(exercise, constant):
     source = f"import torch\ndef {exercise.name}(*args, **kwargs):\n    return {constant}\n"
     assert judge_source(exercise, source).verdict is Verdict.FAILED
+
+
+@pytest.mark.parametrize("exercise", CLASSES, ids=lambda e: e.name)
+@pytest.mark.parametrize("constant", ["0", "args[-1]", "torch.zeros(2, 3)"])
+def test_classes_whose_methods_return_constants_fail(exercise, constant):
+    name, answer = exercise.name, class_stub(exercise, f"return {constant}").replace(":", "(nn.Module):", 1)
+    answer += "    def __init__(self, *args):\n        super().__init__()\n"
+    report = judge_source(exercise, f"import torch\nfrom torch import nn\n{answer}")
+    assert report.verdict in (Verdict.FAILED, Verdict.ERROR), (name, report)
 
 
 @each_exercise
@@ -111,15 +156,15 @@ def test_returning_the_first_input_fails(exercise):
 def right_only_if(exercise: Exercise, fits: Callable[[torch.Tensor], bool]) -> Callable:
     """An answer that does the right thing where every tensor input fits, and nothing elsewhere."""
 
-    def answer(*args, **kwargs):
+    def answer(call, args, kwargs):
         inputs = [tensor for _, tensor in tensors_in([*args, *kwargs.values()])]
-        return exercise.reference(*args, **kwargs) if all(map(fits, inputs)) else None
+        return call(*args, **kwargs) if all(map(fits, inputs)) else None
 
-    return answer
+    return variant(exercise, answer)
 
 
 def takes(exercise: Exercise, wanted: Callable[[torch.Tensor], bool]) -> bool:
-    return any(wanted(t) for case in exercise.fresh_cases() for _, t in tensors_in([*case.args]))
+    return any(wanted(t) for case in exercise.fresh_cases() for _, t in tensors_in(inputs_of(case)))
 
 
 WITH_TENSORS = [e for e in ALL if takes(e, lambda tensor: True)]
@@ -149,15 +194,101 @@ def test_right_only_for_positive_inputs_fails(exercise):
 
 @pytest.mark.parametrize("exercise", WITH_TENSORS, ids=lambda e: e.name)
 def test_an_answer_that_changes_its_input_fails(exercise):
-    def mutator(*args, **kwargs):
-        result = exercise.reference(*args, **kwargs)
+    def mutator(call, args, kwargs):
+        result = call(*args, **kwargs)
         with torch.no_grad():
             for _, tensor in tensors_in([*args]):
                 if tensor.dtype is not torch.bool and tensor._is_view() is False:
                     tensor.add_(1)
         return result
 
-    assert judge_live(exercise, mutator).verdict is not Verdict.PASSED
+    assert judge_live(exercise, variant(exercise, mutator)).verdict is not Verdict.PASSED
+
+
+# ---- modules: whatever the weights, in every mode, and nothing left behind ---------------------------------------
+
+
+def takes_modules(exercise: Exercise) -> bool:
+    """Whether the answer is ever handed a module; a class that is one counts its own instances."""
+    found = []
+
+    def look(call, args, kwargs):
+        found.extend(arg for arg in args if isinstance(arg, nn.Module))
+        return call(*args, **kwargs)
+
+    judge_live(exercise, variant(exercise, look))
+    return bool(found)
+
+
+WITH_MODULES = [e for e in ALL if takes_modules(e)]
+
+
+@pytest.mark.parametrize("exercise", WITH_MODULES, ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda module: module.register_forward_hook(lambda *args: None),
+        lambda module: module.register_full_backward_hook(lambda *args: None),
+        lambda module: module.train(not module.training),
+        lambda module: module.register_buffer("left_behind", torch.zeros(1)),
+        lambda module: module.register_parameter("left_behind", nn.Parameter(torch.zeros(1))),
+    ],
+    ids=["a hook", "a backward hook", "the other mode", "a buffer", "a parameter"],
+)
+def test_an_answer_that_leaves_something_on_a_module_fails(exercise, leave):
+    def answer(call, args, kwargs):
+        result = call(*args, **kwargs)
+        for module in filter(lambda arg: isinstance(arg, nn.Module), args):
+            leave(module)
+        return result
+
+    assert judge_live(exercise, variant(exercise, answer)).verdict is not Verdict.PASSED
+
+
+@pytest.mark.parametrize("exercise", MODULES, ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "leave",
+    [
+        lambda module: module.register_forward_pre_hook(lambda *args: None),
+        lambda module: module.register_buffer("extra", torch.zeros(1)),
+        lambda module: module.register_buffer("extra", torch.zeros(1), persistent=False),
+        lambda module: module.register_parameter("extra", nn.Parameter(torch.zeros(1))),
+        lambda module: module.add_module("extra", nn.Linear(1, 1)),
+    ],
+    ids=["a hook", "a buffer", "a buffer that is not saved", "a parameter", "a layer"],
+)
+def test_a_module_that_registers_too_much_fails(exercise, leave):
+    class Answer(exercise.reference):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            leave(self)
+
+    assert judge_live(exercise, Answer).verdict is not Verdict.PASSED
+
+
+@pytest.mark.parametrize("exercise", MODULES, ids=lambda e: e.name)
+def test_a_module_that_is_right_only_in_one_mode_fails(exercise):
+    for mode in (True, False):
+
+        class Answer(exercise.reference):
+            def forward(self, x):
+                return super().forward(x) if self.training is mode else super().forward(x) * 2  # noqa: B023
+
+        assert judge_live(exercise, Answer).verdict is not Verdict.PASSED
+
+
+@pytest.mark.parametrize("exercise", MODULES, ids=lambda e: e.name)
+def test_a_module_that_is_right_only_with_its_initial_weights_fails(exercise):
+    class Answer(exercise.reference):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            self.initial = [parameter.detach().clone() for parameter in self.parameters()]
+
+        def forward(self, x):
+            as_new = all(map(torch.equal, self.initial, self.parameters()))
+            return super().forward(x) if as_new else super().forward(x) * 2
+
+    assert judge_live(exercise, Answer).verdict is not Verdict.PASSED
 
 
 @each_exercise
@@ -172,12 +303,12 @@ def test_an_answer_that_changes_its_input_fails(exercise):
     ids=["default dtype", "grad mode", "threads", "random state"],
 )
 def test_an_answer_that_changes_global_state_fails(exercise, leave_changed):
-    def answer(*args, **kwargs):
-        result = exercise.reference(*args, **kwargs)
+    def answer(call, args, kwargs):
+        result = call(*args, **kwargs)
         leave_changed()
         return result
 
-    report = judge_live(exercise, answer)
+    report = judge_live(exercise, variant(exercise, answer))
     assert report.verdict is Verdict.FAILED, report
     assert not next(facet for facet in report.facets if facet.name == "global state").same
 
@@ -225,8 +356,9 @@ def test_cases_are_built_afresh_and_alike(exercise):
     first, second = exercise.fresh_cases(), exercise.fresh_cases()
     assert [case.label for case in first] == [case.label for case in second]
     assert len({case.label for case in first}) == len(first)
-    tensors = [{id(t) for case in cases for _, t in tensors_in([*case.args])} for cases in (first, second)]
+    tensors = [{id(t) for case in cases for _, t in tensors_in(inputs_of(case))} for cases in (first, second)]
     assert not tensors[0] & tensors[1]
+    assert not any(difference(freeze(inputs_of(a)), freeze(inputs_of(b))) for a, b in zip(first, second))
 
 
 # ---- forbidden calls ---------------------------------------------------------------------------------------------

@@ -198,14 +198,16 @@ def _needs(statements: Sequence[_Statement], position: int) -> list[int]:
 def is_stub(tree: ast.stmt) -> bool:
     """Whether a definition was never filled in: only a docstring, `...`, `pass`, `return None`, NotImplementedError.
 
-    A class is a stub while any of its methods still raises NotImplementedError and does nothing else.
+    A class is a stub while any of its methods still raises NotImplementedError and does nothing else, or while
+    none of its methods says anything.
     """
     if isinstance(tree, FUNCTIONS):
         return all(_says_nothing(statement) for statement in tree.body)
     if isinstance(tree, ast.ClassDef):
         methods = [node for node in tree.body if isinstance(node, FUNCTIONS)]
+        others = [node for node in tree.body if node not in methods]
         return any(is_stub(method) and _raises_not_implemented(method) for method in methods) or (
-            not methods and all(_says_nothing(statement) for statement in tree.body)
+            all(map(is_stub, methods)) and all(map(_says_nothing, others))
         )
     return False
 

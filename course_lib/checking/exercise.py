@@ -109,9 +109,14 @@ class Exercise:
         return tuple(names if runs_plainly else names[1:])
 
     def fresh_cases(self) -> list[Case]:
-        """The cases, built anew from the same seed, so that no run sees what another run left."""
-        generator = torch.Generator().manual_seed(zlib.crc32(self.name.encode()))
-        return list(self._build(generator))
+        """The cases, built anew from the same seed, so that no run sees what another run left.
+
+        Modules draw their weights from the global generator, so it is seeded as well, and put back.
+        """
+        seed = zlib.crc32(self.name.encode())
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return list(self._build(torch.Generator().manual_seed(seed)))
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class Notebook(NamedTuple):
 NOTEBOOKS = (
     Notebook("00_start_here", "Start here"),
     Notebook("01_tensors", "Tensors: a storage and a view"),
+    Notebook("03_modules", "Modules: what is registered is what exists"),
 )
 
 

@@ -12,6 +12,7 @@ class Objective(NamedTuple):
 
 
 START, TENSORS = "00_start_here", "01_tensors"
+MODULES = "03_modules"
 
 OBJECTIVES = (
     Objective(
@@ -39,4 +40,22 @@ OBJECTIVES = (
     Objective("tensors.saving", "save a small part of a large tensor in a small file", TENSORS),
     Objective("tensors.devices", "move a nested batch to a device and a dtype", TENSORS),
     Objective("tensors.numpy", "exchange numbers with NumPy without sharing memory by accident", TENSORS),
+    Objective(
+        "modules.registration",
+        "say of everything that you assign to a module whether it is trained, saved and moved",
+        MODULES,
+    ),
+    Objective(
+        "modules.containers",
+        "build models of many parts, all of them registered, and count their numbers",
+        MODULES,
+    ),
+    Objective("modules.saving", "keep, rename and load a state, and know what was not loaded", MODULES),
+    Objective("modules.tying", "tie two weights, and notice what breaks the tie", MODULES),
+    Objective("modules.meta", "build a model without memory and give it weights afterwards", MODULES),
+    Objective(
+        "modules.modes", "say what train and eval mode change, layer by layer, and what they do not", MODULES
+    ),
+    Objective("modules.freezing", "freeze a part of a model so that it really stays as it is", MODULES),
+    Objective("modules.hooks", "look into a model with hooks, and leave none behind", MODULES),
 )

@@ -128,11 +128,13 @@ STUBS = [
     "def f():\n    'doc'\n    raise NotImplementedError('your turn: f')",
     "class f:\n    def __init__(self): self.x = 1\n    def forward(self, x): raise NotImplementedError('your turn')",
     "class f: pass",
+    "class f:\n    def __init__(self): ...\n    def forward(self, x):\n        'doc'\n        return None",
 ]
 ATTEMPTS = [
     "def f(): return 0",
     "def f(x):\n    x += 1",
     "class f:\n    def forward(self): return 1",
+    "class f:\n    def forward(self): ...\n    forward = len",
     "f = len",
 ]
 

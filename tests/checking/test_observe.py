@@ -243,6 +243,24 @@ def test_an_exercise_may_ask_for_a_class():
     assert verdict(made, LeavesAHook) is Verdict.FAILED
 
 
+def test_only_a_stub_counts_as_not_attempted_where_it_raises():
+    """PyTorch raises NotImplementedError too: for a module without forward, and for values that meta has not."""
+    made = exercise(keeps, observe.value(), one(matrix))
+
+    def your_turn(x):
+        raise NotImplementedError("your turn")
+
+    def has_no_forward(x):
+        return nn.Module()(x)
+
+    def asks_meta_for_values(x):
+        return x.to("meta").cpu()
+
+    assert verdict(made, your_turn) is Verdict.NOT_ATTEMPTED
+    assert verdict(made, has_no_forward) is Verdict.ERROR
+    assert verdict(made, asks_meta_for_values) is Verdict.ERROR
+
+
 def test_strides_of_dimensions_that_are_never_stepped_along_do_not_count():
     made = exercise(lambda x: x.view(1, 6), observe.strides(), one(matrix))
     assert verdict(made, lambda x: x.as_strided((1, 6), (77, 1))) is Verdict.PASSED
