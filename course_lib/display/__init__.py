@@ -10,6 +10,8 @@ _MODULES = {
     "explore": "explorer",
     "show_graph": "graph",
     "show_backward": "backward",
+    "show_memory": "memory",
+    "show_trace": "timeline",
     "report_html": "report",
     "report_text": "report",
     "report_face": "report",
