@@ -29,6 +29,7 @@ NOTEBOOKS = (
     Notebook("00_start_here", "Start here"),
     Notebook("01_tensors", "Tensors: a storage and a view"),
     Notebook("03_modules", "Modules: what is registered is what exists"),
+    Notebook("06_memory", "Memory and profiling"),
 )
 
 

@@ -13,6 +13,7 @@ class Objective(NamedTuple):
 
 START, TENSORS = "00_start_here", "01_tensors"
 MODULES = "03_modules"
+MEMORY = "06_memory"
 
 OBJECTIVES = (
     Objective(
@@ -58,4 +59,22 @@ OBJECTIVES = (
     ),
     Objective("modules.freezing", "freeze a part of a model so that it really stays as it is", MODULES),
     Objective("modules.hooks", "look into a model with hooks, and leave none behind", MODULES),
+    Objective(
+        "memory.budget", "say what parameters, gradients and optimizer take, before the first batch", MEMORY
+    ),
+    Objective(
+        "memory.activations", "count what autograd keeps of a forward pass, on paper and with hooks", MEMORY
+    ),
+    Objective(
+        "memory.timeline",
+        "weigh a training step of a GPU that is not there, and find the moment of its peak",
+        MEMORY,
+    ),
+    Objective(
+        "memory.savings", "choose between checkpointing, accumulation and bfloat16 by what each saves", MEMORY
+    ),
+    Objective("memory.profiling", "record the steps that you mean, and rank operators by self time", MEMORY),
+    Objective(
+        "memory.traces", "read a trace as data: self times, host syncs, copies that nobody asked for", MEMORY
+    ),
 )
