@@ -6,7 +6,7 @@ Time runs from left to right in events, so a picture is the same on every machin
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from course_lib.display.theme import INK, LINE, TENSOR_COLORS, TINT, Face, escape, style
 from course_lib.simulation import CATEGORIES, Timeline
@@ -95,11 +95,18 @@ def _areas(timeline: Timeline, columns: list[int], scale: int) -> str:
 
 def _outline(floor: list[int], ceiling: list[int], scale: int) -> str:
     """The area between two rows of steps: along the ceiling, and back along the floor."""
-    width = WIDTH / len(floor)
-    there = [(LEFT + (i + side) * width, top) for i, top in enumerate(ceiling) for side in (0, 1)]
-    back = [(LEFT + (i + side) * width, low) for i, low in enumerate(floor) for side in (0, 1)]
-    points = (f"{x:.1f} {_y(nbytes, scale):.1f}" for x, nbytes in [*there, *reversed(back)])
-    return f"M{'L'.join(points)}Z"
+    points = [*_steps(ceiling, scale), *reversed(_steps(floor, scale))]
+    return f"M{'L'.join(f'{x:.1f} {y:.1f}' for x, y in points)}Z"
+
+
+def _steps(levels: list[int], scale: int) -> list[tuple[float, float]]:
+    """The corners of a row of steps, one column each; columns of one level are one step."""
+    width, corners, column = WIDTH / len(levels), [], 0
+    for level, columns in groupby(levels):
+        end = column + len(list(columns))
+        corners += [(LEFT + x * width, _y(level, scale)) for x in (column, end)]
+        column = end
+    return corners
 
 
 def _y(nbytes: float, scale: int) -> float:

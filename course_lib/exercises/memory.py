@@ -917,151 +917,6 @@ def stage_first(events):
     return where, peak
 
 
-# ---- forward_checkpointed ----------------------------------------------------------------------------------
-
-forward_checkpointed = Exercise(
-    reference.forward_checkpointed,
-    title="Compute it twice, keep it never",
-    objective="memory.savings",
-    difficulty=2,
-    minutes=10,
-    points=2,
-    observes=[observe.value(1e-5, 1e-6), observe.gradients(rtol=1e-4, atol=1e-5)],
-    hints=(
-        "`torch.utils.checkpoint.checkpoint(f, x)` calls `f(x)` and keeps `x` in place of what `f` computed. What "
-        "is `f` here? And which of its two implementations does your call choose?",
-        "Go through the blocks one by one, as in the plain loop, and checkpoint each call. The non-reentrant "
-        "implementation works whether or not `x` requires a gradient.",
-        "The loop is `for block in blocks:`, and in it `x` becomes the result of `checkpoint(block, x, ...)` with "
-        "`use_reentrant` set to False.",
-    ),
-    why="A checkpoint saves its input and runs its function again when the backward pass arrives. One around each "
-    "block keeps one tensor per block, and only one block at a time is expanded again; one around everything would "
-    "expand all of them at once. The reentrant implementation runs the function without a graph and attaches one "
-    "only if an input requires a gradient: with frozen embeddings below, the block would get none, with no more than "
-    "a warning.",
-)
-
-
-class Inner(nn.Module):
-    """A block with a wide inside: (batch, dim) -> (batch, dim)."""
-
-    def __init__(self, dim: int, p: float = 0.0):
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(dim, 4 * dim), nn.Tanh(), nn.Dropout(p), nn.Linear(4 * dim, dim))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.net(x)
-
-
-def blocks_of(n: int, dim: int = 3, p: float = 0.0) -> nn.ModuleList:
-    return nn.ModuleList(Inner(dim, p) for _ in range(n))
-
-
-@forward_checkpointed.cases
-def _(rng):
-    x = functools.partial(torch.randn, generator=rng)
-    yield case("one block, frozen input", blocks_of(1), x(2, 3))
-    yield case("three blocks", blocks_of(3), x(2, 3, requires_grad=True))
-    yield case("three blocks, frozen input", blocks_of(3), x(2, 3))
-    yield case("with dropout", blocks_of(2, p=0.5), x(4, 3))
-    yield case("an input that is a transpose", blocks_of(2, dim=5), x(5, 4).t())
-    yield case("in eval mode", blocks_of(2, p=0.5).eval(), x(3, 3, requires_grad=True))
-
-
-@forward_checkpointed.scenario
-def _(answer, blocks, x):
-    with MemoryTracker() as tracker:
-        output = answer(blocks, x)
-    kept = sum(allocation.nbytes for allocation in tracker.allocations if allocation.freed is None)
-    return {"output": output, "bytes kept": kept}
-
-
-@forward_checkpointed.alternative
-def with_a_comprehension(blocks, x):
-    for step in [functools.partial(checkpoint, block, use_reentrant=False) for block in blocks]:
-        x = step(x)
-    return x
-
-
-@forward_checkpointed.alternative
-def with_a_function_of_its_own(blocks, x):
-    def run(block, x):
-        return block(x)
-
-    for block in blocks:
-        x = checkpoint(run, block, x, use_reentrant=False)
-    return x
-
-
-@forward_checkpointed.misconception(
-    "The reentrant implementation needs an input that requires a gradient. Where `x` has none the blocks get no "
-    "gradient at all, and it can't be used with `torch.autograd.grad`. Say `use_reentrant=False`."
-)
-def reentrant(blocks, x):
-    for block in blocks:
-        x = checkpoint(block, x, use_reentrant=True)
-    return x
-
-
-@forward_checkpointed.misconception(
-    "This is the plain loop: autograd keeps the inside of every block until the backward pass."
-)
-def plain_loop(blocks, x):
-    for block in blocks:
-        x = block(x)
-    return x
-
-
-@forward_checkpointed.misconception(
-    "You put one checkpoint around all blocks. The forward pass keeps less, but the backward pass computes all of "
-    "them again at once and needs as much as without a checkpoint. Wrap each block by itself."
-)
-def all_in_one(blocks, x):
-    def run(x):
-        for block in blocks:
-            x = block(x)
-        return x
-
-    return checkpoint(run, x, use_reentrant=False)
-
-
-@forward_checkpointed.misconception(
-    "`checkpoint_sequential` leaves the last segment without a checkpoint, so the inside of the last block is kept."
-)
-def sequential(blocks, x):
-    return checkpoint_sequential(list(blocks), len(blocks), x, use_reentrant=False)
-
-
-@forward_checkpointed.misconception(
-    "With `preserve_rng_state=False` the second computation draws other random numbers: dropout lets other numbers "
-    "through, and the gradients belong to another forward pass."
-)
-def other_random_numbers(blocks, x):
-    for block in blocks:
-        x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
-    return x
-
-
-@forward_checkpointed.misconception(
-    "Without a graph nothing is kept, and nothing can be trained: there is no way back to the parameters."
-)
-def without_gradients(blocks, x):
-    with torch.no_grad():
-        for block in blocks:
-            x = block(x)
-    return x
-
-
-@forward_checkpointed.misconception(
-    "`detach()` keeps little because it cuts the graph: no gradient reaches the blocks before it."
-)
-def detaches(blocks, x):
-    for block in blocks:
-        x = checkpoint(block, x.detach(), use_reentrant=False)
-    return x
-
-
 # ---- fake_peak ---------------------------------------------------------------------------------------------
 
 fake_peak = Exercise(
@@ -1238,6 +1093,151 @@ def end_of_step(build, batch_shape):
 def parameters_alone(build, batch_shape):
     with FakeTensorMode():
         return sum(p.nbytes for p in build().parameters())
+
+
+# ---- forward_checkpointed ----------------------------------------------------------------------------------
+
+forward_checkpointed = Exercise(
+    reference.forward_checkpointed,
+    title="Compute it twice, keep it never",
+    objective="memory.savings",
+    difficulty=2,
+    minutes=10,
+    points=2,
+    observes=[observe.value(1e-5, 1e-6), observe.gradients(rtol=1e-4, atol=1e-5)],
+    hints=(
+        "`torch.utils.checkpoint.checkpoint(f, x)` calls `f(x)` and keeps `x` in place of what `f` computed. What "
+        "is `f` here? And which of its two implementations does your call choose?",
+        "Go through the blocks one by one, as in the plain loop, and checkpoint each call. The non-reentrant "
+        "implementation works whether or not `x` requires a gradient.",
+        "The loop is `for block in blocks:`, and in it `x` becomes the result of `checkpoint(block, x, ...)` with "
+        "`use_reentrant` set to False.",
+    ),
+    why="A checkpoint saves its input and runs its function again when the backward pass arrives. One around each "
+    "block keeps one tensor per block, and only one block at a time is expanded again; one around everything would "
+    "expand all of them at once. The reentrant implementation runs the function without a graph and attaches one "
+    "only if an input requires a gradient: with frozen embeddings below, the block would get none, with no more than "
+    "a warning.",
+)
+
+
+class Inner(nn.Module):
+    """A block with a wide inside: (batch, dim) -> (batch, dim)."""
+
+    def __init__(self, dim: int, p: float = 0.0):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(dim, 4 * dim), nn.Tanh(), nn.Dropout(p), nn.Linear(4 * dim, dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.net(x)
+
+
+def blocks_of(n: int, dim: int = 3, p: float = 0.0) -> nn.ModuleList:
+    return nn.ModuleList(Inner(dim, p) for _ in range(n))
+
+
+@forward_checkpointed.cases
+def _(rng):
+    x = functools.partial(torch.randn, generator=rng)
+    yield case("one block, frozen input", blocks_of(1), x(2, 3))
+    yield case("three blocks", blocks_of(3), x(2, 3, requires_grad=True))
+    yield case("three blocks, frozen input", blocks_of(3), x(2, 3))
+    yield case("with dropout", blocks_of(2, p=0.5), x(4, 3))
+    yield case("an input that is a transpose", blocks_of(2, dim=5), x(5, 4).t())
+    yield case("in eval mode", blocks_of(2, p=0.5).eval(), x(3, 3, requires_grad=True))
+
+
+@forward_checkpointed.scenario
+def _(answer, blocks, x):
+    with MemoryTracker() as tracker:
+        output = answer(blocks, x)
+    kept = sum(allocation.nbytes for allocation in tracker.allocations if allocation.freed is None)
+    return {"output": output, "bytes kept": kept}
+
+
+@forward_checkpointed.alternative
+def with_a_comprehension(blocks, x):
+    for step in [functools.partial(checkpoint, block, use_reentrant=False) for block in blocks]:
+        x = step(x)
+    return x
+
+
+@forward_checkpointed.alternative
+def with_a_function_of_its_own(blocks, x):
+    def run(block, x):
+        return block(x)
+
+    for block in blocks:
+        x = checkpoint(run, block, x, use_reentrant=False)
+    return x
+
+
+@forward_checkpointed.misconception(
+    "The reentrant implementation needs an input that requires a gradient. Where `x` has none the blocks get no "
+    "gradient at all, and it can't be used with `torch.autograd.grad`. Say `use_reentrant=False`."
+)
+def reentrant(blocks, x):
+    for block in blocks:
+        x = checkpoint(block, x, use_reentrant=True)
+    return x
+
+
+@forward_checkpointed.misconception(
+    "This is the plain loop: autograd keeps the inside of every block until the backward pass."
+)
+def plain_loop(blocks, x):
+    for block in blocks:
+        x = block(x)
+    return x
+
+
+@forward_checkpointed.misconception(
+    "You put one checkpoint around all blocks. The forward pass keeps less, but the backward pass computes all of "
+    "them again at once and needs as much as without a checkpoint. Wrap each block by itself."
+)
+def all_in_one(blocks, x):
+    def run(x):
+        for block in blocks:
+            x = block(x)
+        return x
+
+    return checkpoint(run, x, use_reentrant=False)
+
+
+@forward_checkpointed.misconception(
+    "`checkpoint_sequential` leaves the last segment without a checkpoint, so the inside of the last block is kept."
+)
+def sequential(blocks, x):
+    return checkpoint_sequential(list(blocks), len(blocks), x, use_reentrant=False)
+
+
+@forward_checkpointed.misconception(
+    "With `preserve_rng_state=False` the second computation draws other random numbers: dropout lets other numbers "
+    "through, and the gradients belong to another forward pass."
+)
+def other_random_numbers(blocks, x):
+    for block in blocks:
+        x = checkpoint(block, x, use_reentrant=False, preserve_rng_state=False)
+    return x
+
+
+@forward_checkpointed.misconception(
+    "Without a graph nothing is kept, and nothing can be trained: there is no way back to the parameters."
+)
+def without_gradients(blocks, x):
+    with torch.no_grad():
+        for block in blocks:
+            x = block(x)
+    return x
+
+
+@forward_checkpointed.misconception(
+    "`detach()` keeps little because it cuts the graph: no gradient reaches the blocks before it."
+)
+def detaches(blocks, x):
+    for block in blocks:
+        x = checkpoint(block, x.detach(), use_reentrant=False)
+    return x
 
 
 # ---- profile_window ----------------------------------------------------------------------------------------
@@ -1969,6 +1969,33 @@ float32. What does autograd keep for the backward pass, parameters aside?""",
     },
 )
 
+sum_of_losses = Question(
+    "sum_of_losses",
+    objective="memory.activations",
+    text="""A validation loop without `no_grad`:
+
+```python
+total = 0.0
+for x, y in batches:
+    total = total + loss_fn(model(x), y)
+```
+
+What is kept after ten batches?""",
+    choices={
+        "a": "the sum: one number",
+        "b": "the graph of the last batch",
+        "c": "the graphs and activations of all ten batches",
+    },
+    answer="c",
+    replies={
+        "a": "That would be so for Python floats. `total` is a tensor, and it remembers how it was computed.",
+        "b": "In training it is like this, because `backward()` frees each graph. Here nobody calls it, and "
+        "`total` depends on every one of the losses.",
+        "c": "Right. The sum holds on to ten losses, each loss to its graph, and each graph to its activations. It "
+        "grows with every batch until memory runs out. `no_grad()`, or `.item()`, ends it.",
+    },
+)
+
 where_is_the_peak = Question(
     "where_is_the_peak",
     objective="memory.timeline",
@@ -2025,33 +2052,6 @@ happens to the peak of the step?""",
         "forward pass, and moved the peak from one place to another.",
         "c": "With six checkpoints one block at a time is expanded again and freed. With one, all six are there "
         "together.",
-    },
-)
-
-sum_of_losses = Question(
-    "sum_of_losses",
-    objective="memory.activations",
-    text="""A validation loop without `no_grad`:
-
-```python
-total = 0.0
-for x, y in batches:
-    total = total + loss_fn(model(x), y)
-```
-
-What is kept after ten batches?""",
-    choices={
-        "a": "the sum: one number",
-        "b": "the graph of the last batch",
-        "c": "the graphs and activations of all ten batches",
-    },
-    answer="c",
-    replies={
-        "a": "That would be so for Python floats. `total` is a tensor, and it remembers how it was computed.",
-        "b": "In training it is like this, because `backward()` frees each graph. Here nobody calls it, and "
-        "`total` depends on every one of the losses.",
-        "c": "Right. The sum holds on to ten losses, each loss to its graph, and each graph to its activations. It "
-        "grows with every batch until memory runs out. `no_grad()`, or `.item()`, ends it.",
     },
 )
 

@@ -127,19 +127,6 @@ def peak_stage(events: list[tuple[str, int]]) -> tuple[int, str]:
     return peak, where
 
 
-def forward_checkpointed(blocks: nn.ModuleList, x: Tensor) -> Tensor:
-    """Return `x` passed through all `blocks`, keeping of each block only its input.
-
-    `x` is `(batch, dim)`, and so is what each block returns. Each block is checkpointed by itself: what it computes
-    inside is thrown away, and computed a second time in the backward pass.
-    The result and all gradients are those of the plain loop, whether or not `x` requires a gradient,
-    and also where a block draws random numbers (dropout).
-    """
-    for block in blocks:
-        x = checkpoint(block, x, use_reentrant=False)
-    return x
-
-
 def fake_peak(build: Callable[[], nn.Module], batch_shape: tuple[int, ...]) -> int:
     """Return the peak of training `build()` with AdamW, in bytes, without allocating the model or a batch.
 
@@ -151,14 +138,27 @@ def fake_peak(build: Callable[[], nn.Module], batch_shape: tuple[int, ...]) -> i
     """
     with FakeTensorMode():
         model = build()
-        optimizer = torch.optim.AdamW(model.parameters())
+        opt = torch.optim.AdamW(model.parameters())
         tracker = MemTracker()
-        tracker.track_external(model, optimizer)
+        tracker.track_external(model, opt)
         with tracker:
             model(torch.randn(batch_shape)).sum().backward()
-            optimizer.step()
+            opt.step()
         (peak,) = tracker.get_tracker_snapshot("peak").values()
     return peak["Total"]
+
+
+def forward_checkpointed(blocks: nn.ModuleList, x: Tensor) -> Tensor:
+    """Return `x` passed through all `blocks`, keeping of each block only its input.
+
+    `x` is `(batch, dim)`, and so is what each block returns. Each block is checkpointed by itself: what it computes
+    inside is thrown away, and computed a second time in the backward pass.
+    The result and all gradients are those of the plain loop, whether or not `x` requires a gradient,
+    and also where a block draws random numbers (dropout).
+    """
+    for block in blocks:
+        x = checkpoint(block, x, use_reentrant=False)
+    return x
 
 
 def profile_window(fn: Callable[[int], Any], wait: int, warmup: int, active: int) -> list[str]:
@@ -192,7 +192,7 @@ def self_times(events: list[dict[str, Any]]) -> dict[str, int]:
 
     `events` is the list `"traceEvents"` of a profiler's trace, in any order. A call is an event with `"ph"` equal to
     "X" and `"cat"` equal to "cpu_op" or "user_annotation"; all other events are to be passed over.
-    A call has a `"name"`, a start `"ts"`, a duration `"dur"` (here whole microseconds, at least 1) and a thread `"tid"`.
+    A call has a `"name"`, a start `"ts"`, a duration `"dur"` (in whole microseconds, at least 1), a thread `"tid"`.
     Within one thread calls lie side by side or one inside the other; of two that start together the longer is outside.
     A call that starts when another ends is not inside it. Calls in different threads are never inside each other.
     The result has one entry for each name, summed over its calls. The events are not changed.
