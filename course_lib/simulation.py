@@ -233,8 +233,9 @@ class Timeline:
 
     @property
     def peak_event(self) -> int:
-        """The first event after which that much was in use."""
-        return self.totals().index(self.peak)
+        """The first event after which that much was in use; 0 where nothing ever happened."""
+        totals = self.totals()
+        return totals.index(max(totals)) if totals else 0
 
     def alive_at(self, event: int) -> list[Allocation]:
         """What was there after an event, the largest first."""

@@ -89,27 +89,25 @@ class PeakTracker(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.now = 0
+        self.sizes = {}
         self.peak = 0
-        self.known = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         for tensor in filter(torch.is_tensor, tree_leaves(result)):
             self.meet(tensor.untyped_storage())
+        self.peak = max(self.peak, self.now)
         return result
 
     def meet(self, storage: torch.UntypedStorage) -> None:
-        key, nbytes = storage._cdata, storage.nbytes()
-        if key not in self.known:
-            self.known.add(key)
-            self.now += nbytes
-            self.peak = max(self.peak, self.now)
-            weakref.finalize(storage, self.free, key, nbytes)
+        key = storage._cdata
+        if key not in self.sizes:
+            self.sizes[key] = storage.nbytes()
+            weakref.finalize(storage, self.sizes.pop, key)
 
-    def free(self, key: int, nbytes: int) -> None:
-        self.known.remove(key)
-        self.now -= nbytes
+    @property
+    def now(self) -> int:
+        return sum(self.sizes.values())
 
 
 def peak_stage(events: list[tuple[str, int]]) -> tuple[int, str]:
@@ -134,7 +132,8 @@ def fake_peak(build: Callable[[], nn.Module], batch_shape: tuple[int, ...]) -> i
     backward, `optimizer.step()`. Take the peak over whole steps, one or two: everything that is in use counts,
     parameters, gradients, optimizer state, activations, and the temporary tensors of the optimizer's step.
     The result is a plain `int`. As optimizers do their steps in more than one way, it is right from 4 to 5.2 times
-    the bytes of the parameters in these cases. No real tensor may be made: the models are too large for that.
+    the bytes of the parameters in these cases. `build()` must make no real parameters: think of models that are too
+    large for that.
     """
     with FakeTensorMode():
         model = build()
