@@ -546,7 +546,7 @@ for config, batch, seq in [(GPTConfig(), 4, 16), (GPTConfig(500, 24, 3, 3), 3, 8
 # %% [markdown]
 # They agree within some hundred bytes: AdamW's counters, the positions, two single numbers.
 # Twelve bytes per parameter, not sixteen, since at this moment the gradients do not exist yet.
-# (For a tiny batch this is not the peak: then the optimizer's step has it, with 16 bytes per parameter and its temporary tensors.)
+# (For a tiny batch the peak is elsewhere: at the end of the backward pass, where all gradients exist and the two of the shared table meet.)
 #
 # > **Classic mistake: an underscore that holds 785 MiB.**
 # > `_, loss = model(x, y)` looks as if it threw the logits away. `_` is a name like any other, and holds them.

@@ -144,9 +144,15 @@ def test_the_full_step_takes_what_is_known_of_it():
     assert {a.nbytes for a in largest} == {32 * 128 * 50257 * 4}
 
 
-def test_with_a_tiny_batch_the_optimizer_has_the_peak():
-    timeline = track_training(replace(WIDE, n_layers=2), batch=1, seq=16, steps=2)
-    assert timeline.phase_at(timeline.peak_event).startswith("optimizer")
+def test_with_a_tiny_batch_the_peak_is_where_the_two_gradients_of_the_tied_table_meet():
+    config = replace(WIDE, n_layers=2)
+    timeline = track_training(config, batch=1, seq=16, steps=2)
+    assert timeline.phase_at(timeline.peak_event) == "backward 2"
+    largest = {
+        a.op.split(".")[1] for a in timeline.alive_at(timeline.peak_event)[:5] if a.phase == "backward 2"
+    }
+    assert largest == {"mm", "embedding_dense_backward"}
+    assert timeline.peak > 16 * sum(p.numel() for p in parameters_of(config))
 
 
 # ---- the tracker -------------------------------------------------------------------------------------------------
