@@ -14,7 +14,7 @@ from course_lib.simulation import CATEGORIES, Timeline
 COLUMNS = 240  # steps along the time axis; each shows the fullest moment of its events
 WIDTH, HEIGHT = 760, 190  # of the plot itself, in SVG units
 LEFT, TOP = 66, 34  # room for the scale and for the names of the phases
-NARROWEST_LABEL = 7  # units per letter that a phase needs for its name
+NARROWEST_LABEL = 6  # units per letter that a phase needs for its name
 UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 _SHEET = f"""
