@@ -39,7 +39,7 @@
 # | 03 modules | which attributes are parameters, and what does `state_dict` hold? |
 # | 04 data | how do samples become batches, reproducibly? |
 # | 05 training | what belongs into a training loop, in which order? |
-# | 06 memory and profiling *(to come)* | where do the bytes and the milliseconds go? |
+# | 06 memory and profiling | where do the bytes and the milliseconds go? |
 # | 07 pitfalls | why does this code run and still not learn? |
 # | 08 distributed *(to come)* | what do several processes exchange? |
 # | 09 inference *(to come)* | what leaves the laboratory, and in which format? |

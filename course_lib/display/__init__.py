@@ -12,6 +12,8 @@ _MODULES = {
     "show_backward": "backward",
     "Curves": "curves",
     "show_number_line": "numberline",
+    "show_memory": "memory",
+    "show_trace": "timeline",
     "report_html": "report",
     "report_text": "report",
     "report_face": "report",

@@ -32,6 +32,7 @@ NOTEBOOKS = (
     Notebook("03_modules", "Modules: what is registered is what exists"),
     Notebook("04_data", "Data: from a dataset to a batch"),
     Notebook("05_training", "Training: a loop to take to work"),
+    Notebook("06_memory", "Memory and profiling"),
     Notebook("07_pitfalls", "The pitfalls clinic"),
 )
 

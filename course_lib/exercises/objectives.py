@@ -13,8 +13,7 @@ class Objective(NamedTuple):
 
 START, TENSORS, AUTOGRAD = "00_start_here", "01_tensors", "02_autograd"
 MODULES, DATA = "03_modules", "04_data"
-TRAINING = "05_training"
-PITFALLS = "07_pitfalls"
+TRAINING, MEMORY, PITFALLS = "05_training", "06_memory", "07_pitfalls"
 
 OBJECTIVES = (
     Objective(
@@ -104,6 +103,24 @@ OBJECTIVES = (
         TRAINING,
     ),
     Objective("training.resume", "write a training loop that goes on after a kill, bit for bit", TRAINING),
+    Objective(
+        "memory.budget", "say what parameters, gradients and optimizer take, before the first batch", MEMORY
+    ),
+    Objective(
+        "memory.activations", "count what autograd keeps of a forward pass, on paper and with hooks", MEMORY
+    ),
+    Objective(
+        "memory.timeline",
+        "weigh a training step of a GPU that is not there, and find the moment of its peak",
+        MEMORY,
+    ),
+    Objective(
+        "memory.savings", "choose between checkpointing, accumulation and bfloat16 by what each saves", MEMORY
+    ),
+    Objective("memory.profiling", "record the steps that you mean, and rank operators by self time", MEMORY),
+    Objective(
+        "memory.traces", "read a trace as data: self times, host syncs, copies that nobody asked for", MEMORY
+    ),
     Objective(
         "pitfalls.shapes",
         "find shapes, masks and devices that meet by accident, and make them meet on purpose",
