@@ -241,9 +241,13 @@ WITH_MODULES = [e for e in ALL if takes_modules(e)]
     ids=["a hook", "a backward hook", "the other mode", "a buffer", "a parameter"],
 )
 def test_an_answer_that_leaves_something_on_a_module_fails(exercise, leave):
+    """After every call, on each module that it was ever handed: a Trainer gets its model when it is made."""
+    handed: dict[int, nn.Module] = {}
+
     def answer(call, args, kwargs):
         result = call(*args, **kwargs)
-        for module in filter(lambda arg: isinstance(arg, nn.Module), args):
+        handed.update((id(arg), arg) for arg in args if isinstance(arg, nn.Module))
+        for module in handed.values():
             leave(module)
         return result
 
