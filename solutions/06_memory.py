@@ -74,6 +74,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib import check, hint, passing, predict, progress, solution
 from course_lib.display import show_memory, show_trace
+from course_lib.reference.modules import ActivationRecorder
 from course_lib.simulation import FULL_SIZE, GPTConfig, MemoryTracker, MiniGPT, measure_on_gpu, track_training
 
 _ = torch.manual_seed(0)
@@ -264,6 +265,22 @@ for inner in (nn.ReLU(), nn.Sigmoid(), nn.GELU(), nn.SiLU(), nn.Dropout(0.5), nn
 # ReLU and sigmoid need only their output, which the next layer keeps anyway.
 # GELU and SiLU need their input: one more tensor of 2048 bytes.
 # Dropout keeps its mask, here of one byte per element. LayerNorm keeps its input and two numbers per row.
+#
+# "So memory is what the layers put out?"
+# The recorder that you built in notebook 03 tells what they put out. Set it beside what is kept:
+
+# %% objective="memory.activations"
+layers = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4))
+with ActivationRecorder(layers, ["0", "1", "2"]) as recorder:
+    layers(x)
+for name, stats in recorder.stats.items():
+    print(f"{layers[int(name)]._get_name():6} {stats['shape']!s:9} {4 * torch.Size(stats['shape']).numel():5} bytes")
+print("kept:", passing(saved_activation_bytes)(layers, lambda: layers(x)), " of which the batch:", x.nbytes)
+
+# %% [markdown]
+# Close, and not the same.
+# The last layer's output is kept by nobody: its own backward does not need it, and there is no next layer.
+# The batch is kept instead, as the input of the first one: 1024 + 2048 + 2048.
 #
 # ### What holds a graph, holds its activations
 #
