@@ -6,10 +6,13 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
+from functools import cache
+from types import ModuleType
 
 from course_lib.checking import Answer, Exercise, find_answer
 
 
+@cache
 def definition(function: Callable, name: str) -> str:
     """The source of `function` without the exercise's decorators, under another name."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
@@ -30,7 +33,12 @@ def _registers_an_answer(decorator: ast.expr) -> bool:
 
 def surroundings(function: Callable) -> str:
     """What the module of `function` offers to its answers: imports and plain helper definitions."""
-    tree = ast.parse(inspect.getsource(inspect.getmodule(function)))
+    return _plain_definitions(inspect.getmodule(function))
+
+
+@cache
+def _plain_definitions(module: ModuleType) -> str:
+    tree = ast.parse(inspect.getsource(module))
     return "\n".join(ast.unparse(node) for node in tree.body if _is_plain(node))
 
 
@@ -46,5 +54,6 @@ def cells_for(exercise: Exercise, function: Callable) -> list[str]:
     return [surroundings(function), definition(function, exercise.name)]
 
 
+@cache
 def answer_from(exercise: Exercise, function: Callable) -> Answer:
     return find_answer(cells_for(exercise, function), exercise.name)

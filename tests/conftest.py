@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,33 @@ from course_lib.environment import ROOT
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Two workers are busy to the end: the long tests begin first, the rest comes in small groups.
+
+    A group stays on one worker, where it shares a kernel, or what is known about an exercise.
+    """
+    items.sort(key=_is_short)
+    for item in filter(_is_short, items):
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+
+
+def _is_short(item: pytest.Item) -> bool:
+    return item.get_closest_marker("long") is None
+
+
+def _group(item: pytest.Item) -> str:
+    """The laws over one exercise stand together, and so does all else of a module."""
+    asked = getattr(item, "callspec", None) and item.callspec.params.get("exercise")
+    return asked.name if asked else item.path.stem
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: `gc.collect()`, which some checks call, need not search it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

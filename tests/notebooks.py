@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from course_lib import exercises
+from course_lib import exercises, selfcheck
 from tests.answers import definition
 
 ROOT = Path(__file__).parents[1]
 NAMES = [notebook.name for notebook in exercises.NOTEBOOKS]
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None) if find_spec("playwright") else None
+
+# A kernel runs this before the first cell.
 NO_NETWORK = """
 import socket as _socket
 _connect = _socket.socket.connect
@@ -25,19 +33,44 @@ def _refuse(self, address):
 _socket.socket.connect = _refuse
 """
 
+# A last cell, which runs all checks and predictions of an unsolved notebook again.
+STRICT_MODE_RAISES = """
+import os as _os
+from course_lib.session import CheckFailed as _CheckFailed
 
+def _raises(source):
+    _os.environ["COURSE_LIB_STRICT"] = "1"
+    try:
+        exec(source)
+    except _CheckFailed:
+        return True
+    finally:
+        _os.environ["COURSE_LIB_STRICT"] = ""
+    return False
+
+_silent = [source for source in {sources} if not _raises(source)]
+assert _silent == [], f"strict mode accepts {_silent}"
+"""
+ASKED = re.compile(r'check\((\w+)\)|predict\("(\w+)", .*\)')  # a whole cell
+VERDICTS = ("passed", "failed", "not attempted", "error", "grader fault")
+
+
+@cache
 def untouched(name: str) -> NotebookNode:
+    """As learners get it. Copy it before you change it."""
     return nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
 
 
+@cache
 def solved(name: str) -> NotebookNode:
+    """With the outputs that are stored. Copy it before you change it."""
     return nbformat.read(ROOT / "solutions" / f"{name}.ipynb", as_version=4)
 
 
 def half_solved(name: str) -> NotebookNode:
     """Of three exercises in a row one is right, one holds a misconception, one is untouched; predictions likewise."""
     notebook, answers = (
-        untouched(name),
+        nbformat.from_dict(untouched(name)),
         {c.metadata.exercise: c.source for c in solved(name).cells if "exercise" in c.metadata},
     )
     for position, cell in enumerate(c for c in notebook.cells if "exercise" in c.metadata):
@@ -51,26 +84,60 @@ def half_solved(name: str) -> NotebookNode:
     return notebook
 
 
-STATES = {"untouched": untouched, "half solved": half_solved, "solved": solved}
+def untouched_and_strict(name: str) -> NotebookNode:
+    """Untouched, with a last cell that fails unless strict mode raises at every check and prediction."""
+    notebook = nbformat.from_dict(untouched(name))
+    sources = [cell.source for cell in code_cells(notebook) if ASKED.fullmatch(cell.source)]
+    last = STRICT_MODE_RAISES.replace("{sources}", repr(sources))
+    notebook.cells.append(nbformat.v4.new_code_cell(last, id="strict"))
+    return notebook
 
 
-def run(
-    notebook: NotebookNode, cwd: Path, *, strict: bool = False, allow_errors: bool = False
-) -> NotebookNode:
-    """Execute a copy of `notebook` in a fresh kernel that has no network; the copy with its new outputs."""
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def kernel_environment(scratch: Path, **more: str) -> dict[str, str]:
+    """What a kernel is started with: this course, a progress file of its own, and no network."""
+    startup = scratch / "ipython" / "profile_default" / "startup"
+    startup.mkdir(parents=True, exist_ok=True)
+    (startup / "no_network.py").write_text(NO_NETWORK)
+    own = {
+        "COURSE_LIB_PROGRESS": str(scratch / "progress.sqlite"),
+        "COURSE_LIB_STRICT": "",
+        "IPYTHONDIR": str(scratch / "ipython"),
+        "PYTHONHASHSEED": "0",
+        "PYTHONPATH": str(ROOT),
+    }
+    return {**os.environ, **own, **more}
+
+
+def run(notebook: NotebookNode, scratch: Path) -> NotebookNode:
+    """Execute a copy of `notebook` in a fresh kernel; the copy with its new outputs."""
     copy = nbformat.from_dict(notebook)
-    copy.cells.insert(0, nbformat.v4.new_code_cell(NO_NETWORK))
-    environment = {**os.environ, "COURSE_LIB_STRICT": "1" if strict else "", "PYTHONPATH": str(ROOT)}
-    client = NotebookClient(
-        copy, timeout=300, allow_errors=allow_errors, resources={"metadata": {"path": str(cwd)}}
-    )
-    client.execute(env=environment)
-    del copy.cells[0]
+    client = NotebookClient(copy, timeout=600, resources={"metadata": {"path": str(scratch)}})
+    client.execute(env=kernel_environment(scratch))
     return copy
 
 
 def errors(notebook: NotebookNode) -> list[NotebookNode]:
     """The cells that raised although no tag announces it."""
-    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    plain = [cell for cell in code if "raises-exception" not in cell.metadata.get("tags", [])]
+    plain = [
+        cell for cell in code_cells(notebook) if "raises-exception" not in cell.metadata.get("tags", [])
+    ]
     return [cell for cell in plain if any(output.output_type == "error" for output in cell.outputs)]
+
+
+def verdicts_shown(notebook: NotebookNode) -> dict[str, str]:
+    """What each check cell of an executed notebook said."""
+    found = {}
+    for cell in code_cells(notebook):
+        if match := re.fullmatch(r"check\((\w+)\)", cell.source.strip()):
+            text = cell.outputs[0].data["text/plain"]
+            found[match[1]] = next(verdict for verdict in VERDICTS if verdict in text.splitlines()[0])
+    return found
+
+
+def verdicts_of_the_command_line(notebook: NotebookNode, name: str) -> dict[str, str]:
+    lines = selfcheck.judge_cells([cell.source for cell in code_cells(notebook)], name)
+    return {line.name: line.verdict for line in lines if line.kind == "exercise"}

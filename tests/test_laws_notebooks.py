@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import ast
-import functools
-import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import nbformat
 import pytest
+from nbformat import NotebookNode
 
 from course_lib import authoring, exercises, selfcheck
-from tests.notebooks import NAMES, ROOT, STATES, errors, half_solved, run, solved, untouched
+from tests.notebooks import (
+    ASKED,
+    BROWSER,
+    NAMES,
+    ROOT,
+    code_cells,
+    errors,
+    half_solved,
+    kernel_environment,
+    run,
+    solved,
+    untouched,
+    untouched_and_strict,
+    verdicts_of_the_command_line,
+    verdicts_shown,
+)
 
 each_notebook = pytest.mark.parametrize("name", NAMES)
-
-
-def code_cells(notebook):
-    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+longest_first = pytest.mark.parametrize("name", NAMES[::-1])  # the later ones take longer
 
 
 def prose_cells(notebook):
@@ -42,6 +54,7 @@ def test_notebooks_are_what_the_source_builds(name):
 @each_notebook
 def test_solved_notebooks_are_what_the_source_builds(name):
     def bare(notebook):
+        notebook = nbformat.from_dict(notebook)
         for cell in code_cells(notebook):
             cell.outputs, cell.execution_count = [], None
         return authoring.to_text(notebook)
@@ -75,93 +88,83 @@ def test_learners_notebooks_hold_no_output(name):
 # ---- every state runs from top to bottom -------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def executed(tmp_path_factory):
-    """A function from a notebook's name and state to the executed notebook; each is executed once."""
+# Each notebook is executed once in each state, because that takes up to minutes: solved and untouched by nbval as
+# it is, half solved by Run All in a browser (`tests/test_browser.py`), or here where there is no browser.
 
-    @functools.cache
-    def execute(name: str, state: str):
-        return run(STATES[state](name), tmp_path_factory.mktemp("run"))
 
-    return execute
+def nbval(
+    notebook: NotebookNode, scratch: Path, *arguments: str, strict: bool
+) -> subprocess.CompletedProcess:
+    """Run pytest with nbval on a copy of `notebook`."""
+    path = scratch / "notebook.ipynb"
+    nbformat.write(notebook, path)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no"]
+    command += ["--nbval-sanitize-with", str(ROOT / "tests" / "sanitize.cfg"), *arguments, str(path)]
+    environment = kernel_environment(scratch, COURSE_LIB_STRICT="1" if strict else "")
+    return subprocess.run(command, cwd=scratch, env=environment, capture_output=True, text=True)
+
+
+def everything_passed(done: subprocess.CompletedProcess, cells: int) -> bool:
+    return done.returncode == 0 and bool(re.search(rf"^{cells} passed in", done.stdout, re.MULTILINE))
+
+
+@pytest.mark.long
+@longest_first
+def test_solved_notebooks_reproduce_their_outputs(name, tmp_path):
+    """In strict mode, so that every answer and every prediction is right as well."""
+    done = nbval(solved(name), tmp_path, "--nbval", strict=True)
+    assert everything_passed(done, len(code_cells(solved(name)))), done.stdout[-5000:]
+
+
+@pytest.mark.long
+@longest_first
+def test_untouched_notebooks_run_from_top_to_bottom(name, tmp_path):
+    """Without an exception at first, and in a last cell all checks and predictions again, in strict mode."""
+    notebook = untouched_and_strict(name)
+    done = nbval(notebook, tmp_path, "--nbval-lax", strict=False)
+    assert everything_passed(done, len(code_cells(notebook))), done.stdout[-5000:]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(BROWSER is not None, reason="they run in the browser")
+@longest_first
+def test_half_solved_notebooks_run_from_top_to_bottom(name, tmp_path):
+    done = run(half_solved(name), tmp_path)
+    assert errors(done) == []
+    assert verdicts_shown(done) == verdicts_of_the_command_line(done, name)
+
+
+def test_strict_mode_fails_at_each_unsolved_cell_under_nbval(tmp_path):
+    name = NAMES[0]
+    done = nbval(untouched(name), tmp_path, "--nbval-lax", strict=True)
+    asked = [c for c in code_cells(untouched(name)) if ASKED.fullmatch(c.source)]
+    passed = len(code_cells(untouched(name))) - len(asked)
+    assert re.search(rf"^{len(asked)} failed, {passed} passed in", done.stdout, re.MULTILINE), done.stdout
+
+
+def test_outputs_are_the_same_without_strict_mode(tmp_path):
+    done = nbval(solved(NAMES[0]), tmp_path, "--nbval", strict=False)
+    assert everything_passed(done, len(code_cells(solved(NAMES[0])))), done.stdout
 
 
 @each_notebook
-@pytest.mark.parametrize("state", STATES)
-def test_notebooks_run_from_top_to_bottom(name, state, executed):
-    assert errors(executed(name, state)) == []
-
-
-@each_notebook
-def test_strict_mode_raises_where_something_is_not_passed(name, tmp_path):
-    done = run(untouched(name), tmp_path, strict=True, allow_errors=True)
-    asked = exercises.exercises_of(name) + exercises.questions_of(name)
-    failed = errors(done)
-    assert len(failed) == len(asked)
-    assert {output.ename for cell in failed for output in cell.outputs if output.output_type == "error"} == {
-        "CheckFailed"
-    }
-
-
-def nbval(*arguments: str, strict: bool) -> subprocess.CompletedProcess:
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--nbval-sanitize-with",
-        "tests/sanitize.cfg",
+def test_all_that_is_asked_stands_in_a_cell_of_its_own(name):
+    """`untouched_and_strict` finds it so: nothing that strict mode could stop stands elsewhere."""
+    calls = [
+        cell.source for cell in code_cells(untouched(name)) if re.search(r"\b(check|predict)\(", cell.source)
     ]
-    environment = {
-        **os.environ,
-        "COURSE_LIB_STRICT": "1" if strict else "",
-        "PYTHONHASHSEED": "0",
-        "PYTHONPATH": str(ROOT),
-    }
-    return subprocess.run([*command, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True)
-
-
-@pytest.mark.parametrize("strict", [False, True], ids=["plain", "strict"])
-def test_solved_notebooks_reproduce_their_outputs(strict):
-    done = nbval("--nbval", *(f"solutions/{name}.ipynb" for name in NAMES), strict=strict)
-    assert done.returncode == 0, done.stdout[-5000:]
-    assert " passed" in done.stdout
-
-
-@pytest.mark.parametrize("state", [untouched, half_solved], ids=lambda state: state.__name__)
-def test_unfinished_notebooks_run_under_nbval(state, tmp_path):
-    paths = [tmp_path / f"{name}.ipynb" for name in NAMES]
-    for name, path in zip(NAMES, paths, strict=True):
-        nbformat.write(state(name), path)
-    done = nbval("--nbval-lax", *map(str, paths), strict=False)
-    assert done.returncode == 0, done.stdout[-5000:]
+    assert all(map(ASKED.fullmatch, calls)), calls
+    assert len(calls) == len(exercises.exercises_of(name) + exercises.questions_of(name))
 
 
 # ---- one verdict everywhere --------------------------------------------------------------------------------------
 
 
-VERDICTS = ("passed", "failed", "not attempted", "error", "grader fault")
-
-
-def verdicts_shown(notebook) -> dict[str, str]:
-    """What each check cell of an executed notebook said."""
-    found = {}
-    for cell in code_cells(notebook):
-        if match := re.fullmatch(r"check\((\w+)\)", cell.source.strip()):
-            text = cell.outputs[0].data["text/plain"]
-            found[match[1]] = next(verdict for verdict in VERDICTS if verdict in text.splitlines()[0])
-    return found
-
-
 @each_notebook
-def test_check_and_the_command_line_agree(name, executed):
-    notebook = half_solved(name)
-    shown = verdicts_shown(executed(name, "half solved"))
-    lines = selfcheck.judge_cells([cell.source for cell in code_cells(notebook)], name)
-    assert shown == {line.name: line.verdict for line in lines if line.kind == "exercise"}
-    assert name == "00_start_here" or {"passed", "not attempted"} < set(shown.values())
+def test_half_solved_notebooks_hold_every_kind_of_answer(name):
+    """What they show is compared with the command line where they run."""
+    verdicts = set(verdicts_of_the_command_line(half_solved(name), name).values())
+    assert name == "00_start_here" or {"passed", "not attempted"} < verdicts
 
 
 @each_notebook

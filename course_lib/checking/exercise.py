@@ -115,7 +115,7 @@ class Exercise:
         """
         seed = zlib.crc32(self.name.encode())
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             return list(self._build(torch.Generator().manual_seed(seed)))
 
 

@@ -100,7 +100,7 @@ def _restore(state: dict[str, Any]) -> None:
 
 
 def _seed() -> None:
-    torch.manual_seed(SEED)
+    torch.default_generator.manual_seed(SEED)  # torch.manual_seed would change the learner's GPUs as well
     np.random.seed(SEED)
     random.seed(SEED)
 
