@@ -65,6 +65,7 @@ NOT_PLAIN = (
 )
 NOISE = re.compile(r"\[Gloo\] |\[[IWE]\d{4} \d\d:")
 POINT_TO_POINT = ("send", "recv")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
 NO_COLLECTIVE = ("wait_tensor", "monitored_barrier")
 
 
@@ -405,7 +406,7 @@ def _joins(process: _Process, position: int, other: _Process) -> bool:
         sent = sum(o["op"] == op["op"] and o["peer"] == other.rank for o in process.ops[: position + 1])
         return sum(o["op"] == answer and o["peer"] in (process.rank, None) for o in other.ops) >= sent
     counterpart = _place(process, position, other)
-    return counterpart is not None and counterpart["op"] == op["op"]
+    return counterpart is not None and all(counterpart[key] == op[key] for key in ("op", "root"))
 
 
 def _place(process: _Process, position: int, other: _Process) -> dict | None:
@@ -441,15 +442,21 @@ class _Journal(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
     def _note(self, func, args: tuple) -> None:
-        raw = func.overloadpacket.__name__.strip("_").removesuffix("_any_source")
-        name = OP_NAMES.get(raw, raw)
+        raw = func.overloadpacket.__name__.strip("_")
+        name = OP_NAMES.get(raw, raw.removesuffix("_any_source"))
         if name in NO_COLLECTIVE:
             return
         group, members = _group_of(args)
-        numbers = [arg for arg in args if type(arg) is int]
-        has_peer = name in POINT_TO_POINT and not func.overloadpacket.__name__.startswith("recv_any")
-        peer = members[numbers[0]] if has_peer else None
-        self.write(op=name, numel=_numel(args), group=group, members=members, peer=peer)
+        number = next((arg for arg in args if type(arg) is int), None)  # a peer or a root, where there is one
+        has_peer = name in POINT_TO_POINT and not raw.endswith("_any_source")
+        self.write(
+            op=name,
+            numel=_numel(args),
+            group=group,
+            members=members,
+            peer=members[number] if has_peer else None,
+            root=number if name in ROOTED else None,
+        )
 
 
 def _group_of(args: tuple) -> tuple[str, list[int]]:
