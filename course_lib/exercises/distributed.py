@@ -9,8 +9,9 @@ import builtins
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course_lib.checking import Exercise, Question, case, observe
 from course_lib.checking.records import hook_count
 from course_lib.checking.trial import global_state
-from course_lib.ranks import Outcome, RankRaised, launch
+from course_lib.ranks import Deadlock, Outcome, RankRaised, RankReport, launch
 from course_lib.reference import distributed as reference
 
 TIME_LIMIT = 20.0  # seconds for one case; right answers take a fifth of a second
@@ -34,11 +34,12 @@ TIME_LIMIT = 20.0  # seconds for one case; right answers take a fifth of a secon
 # ---- answers that run in ranks -----------------------------------------------------------------------------
 
 
-def in_ranks(ranks: int, body: Callable, answer: Callable, *args: Any) -> tuple[list[Any], Outcome]:
-    """What `body(answer, *args)` returns in each rank, and the outcome.
+def in_ranks(ranks: int, body: Callable, answer: Callable, *args: Any, tell: Callable) -> Any:
+    """`tell(results, outcome)`, where the results are what `body(answer, *args)` returns in each rank.
 
-    What the ranks print is printed here, and a switch of PyTorch that the answer leaves changed is changed here,
-    so that the engine sees both. A builtin exception comes out as itself.
+    Ranks that can only wait give what became of each. A builtin exception comes out as itself. What the ranks
+    print is printed here, and a switch of PyTorch that the answer leaves changed is changed here, so that the
+    engine sees both.
     """
     outcome = launch(_watched, body, answer, args, ranks=ranks, time_limit=TIME_LIMIT)
     for report in outcome.ranks:
@@ -47,9 +48,21 @@ def in_ranks(ranks: int, body: Callable, answer: Callable, *args: Any) -> tuple[
         results = outcome.results
     except RankRaised as failure:
         raise _original(outcome, failure) from None
+    except Deadlock:
+        return {f"rank {report.rank}": _in_short(report) for report in outcome.ranks}
     for _, changes in results:
         _take_over(changes)
-    return [value for value, _ in results], outcome
+    return tell([value for value, _ in results], outcome)
+
+
+def _in_short(report: RankReport) -> str:
+    return f"{report.end} {report.detail.split(',')[0]}" if report.end == "waits" else report.end
+
+
+def in_each_rank(results: list[Any], outcome: Outcome) -> dict[str, Any]:
+    """The results, and whether all ranks made the same collective calls in the same order."""
+    calls = [[(c.name, c.numel) for c in report.collectives] for report in outcome.ranks]
+    return {"in each rank": results, "same calls in all ranks": all(made == calls[0] for made in calls)}
 
 
 def _original(outcome: Outcome, failure: RankRaised) -> Exception:
@@ -103,12 +116,6 @@ def left_on(model: nn.Module) -> dict[str, Any]:
     }
 
 
-def same_calls(outcome: Outcome) -> bool:
-    """Whether all ranks made the same collective calls, in the same order."""
-    calls = [[(c.name, c.numel) for c in report.collectives] for report in outcome.ranks]
-    return all(made == calls[0] for made in calls)
-
-
 # ---- global_mean -------------------------------------------------------------------------------------------
 
 global_mean = Exercise(
@@ -140,8 +147,7 @@ def _(rng):
 
 @global_mean.scenario
 def _(answer, values):
-    results, outcome = in_ranks(len(values), _mean_in_rank, answer, values)
-    return {"in each rank": results, "same calls in all ranks": same_calls(outcome)}
+    return in_ranks(len(values), _mean_in_rank, answer, values, tell=in_each_rank)
 
 
 def _mean_in_rank(answer: Callable, values: list[list[float]]) -> Any:
@@ -183,7 +189,7 @@ def averages_means(values):
 
 
 @global_mean.misconception(
-    "You divided the common sum by the number of your own values. The sum is over all ranks, so the count must be as well."
+    "You divided the common sum by the number of your own values. The sum is over all ranks, so the count must be, too."
 )
 def divides_by_its_own_count(values):
     total = values.sum()
@@ -192,7 +198,7 @@ def divides_by_its_own_count(values):
 
 
 @global_mean.misconception(
-    "You took every rank to hold as many values as this one. Each may hold another number: the counts have to be added up."
+    "You took every rank to hold as many values as this one. Each may hold another number: add the counts up."
 )
 def multiplies_its_own_count(values):
     total = values.sum()
@@ -261,14 +267,18 @@ def _(rng):
 
 @ring_all_reduce_.scenario
 def _(answer, world, n):
-    results, outcome = in_ranks(world, _reduce_in_rank, answer, n)
+    limit = 2 * (world - 1) * math.ceil(n / world)
+    return in_ranks(world, _reduce_in_rank, answer, n, tell=partial(_what_moved, limit))
+
+
+def _what_moved(limit: int, results: list, outcome: Outcome) -> dict[str, Any]:
     calls = [call for report in outcome.ranks for call in report.collectives]
     sent = [sum(c.numel for c in report.collectives if c.name == "send") for report in outcome.ranks]
     return {
         "x in each rank": [after for after, _ in results],
         "returns x itself": [is_same for _, is_same in results],
         "collectives used": sorted({call.name for call in calls} - {"send", "recv"}),
-        "sends no more than a ring": max(sent) <= 2 * (world - 1) * math.ceil(n / world),
+        "sends no more than a ring": max(sent) <= limit,
     }
 
 
@@ -467,8 +477,7 @@ def _(rng):
 
 @broadcast_parameters.scenario
 def _(answer, world, model):
-    results, outcome = in_ranks(world, _broadcast_in_rank, answer, model)
-    return {"in each rank": results, "same calls in all ranks": same_calls(outcome)}
+    return in_ranks(world, _broadcast_in_rank, answer, model, tell=in_each_rank)
 
 
 def _broadcast_in_rank(answer: Callable, kind: str) -> dict[str, Any]:
@@ -610,8 +619,7 @@ def _(rng):
 
 @average_gradients.scenario
 def _(answer, branches, model):
-    results, outcome = in_ranks(len(branches), _average_in_rank, answer, branches, model)
-    return {"in each rank": results, "same calls in all ranks": same_calls(outcome)}
+    return in_ranks(len(branches), _average_in_rank, answer, branches, model, tell=in_each_rank)
 
 
 def _average_in_rank(answer: Callable, branches: list[int], kind: str) -> dict[str, Any]:
@@ -764,7 +772,10 @@ def _(rng):
 
 @ddp_accumulate.scenario
 def _(answer, microbatches):
-    results, outcome = in_ranks(2, _accumulate_in_rank, answer, microbatches)
+    return in_ranks(2, _accumulate_in_rank, answer, microbatches, tell=_what_was_sent)
+
+
+def _what_was_sent(results: list, outcome: Outcome) -> dict[str, Any]:
     reduced = [sum(c.name == "all_reduce" for c in report.collectives) for report in outcome.ranks]
     found = {"in each rank": [seen for seen, _ in results], "all-reduces in two updates": reduced}
     if reduced != [2, 2]:  # only to say why; a right answer may switch in more than one way
@@ -942,6 +953,7 @@ def _(rng):
     yield case("the other rank", 4, 1, 2, 0, 0)
     yield case("seven samples, three ranks, another epoch", 7, 1, 3, 2, 5)
     yield case("the last rank, which reads the padding", 7, 2, 3, 2, 5)
+    yield case("the first rank, which needs none", 7, 0, 3, 2, 5)
     yield case("two samples, five ranks", 2, 4, 5, 1, 3)
     yield case("one rank has everything", 5, 0, 1, 1, 1)
 
@@ -1066,7 +1078,7 @@ def _(rng):
 
 @distributed_batches.scenario
 def _(answer, world, n, starts):
-    return in_ranks(world, _batches_in_rank, answer, n, starts)[0]
+    return in_ranks(world, _batches_in_rank, answer, n, starts, tell=lambda results, outcome: results)
 
 
 def _batches_in_rank(answer: Callable, n: int, starts: tuple[int, ...]) -> list[list[list[Tensor]]]:
@@ -1129,7 +1141,7 @@ def sets_the_epoch_too_late(dataset, batch_size, seed, start):
 
 
 @distributed_batches.misconception(
-    "Every rank reads the whole dataset. DDP averages gradients, it does not divide the data: that is the sampler's part."
+    "Every rank reads the whole dataset. DDP averages gradients, it does not divide the data: the sampler does."
 )
 def does_not_shard(dataset, batch_size, seed, start):
     sampler = DistributedSampler(dataset, num_replicas=1, rank=0, seed=seed)
@@ -1151,7 +1163,7 @@ def ignores_start(dataset, batch_size, seed, start):
 
 
 @distributed_batches.misconception(
-    "You left out the right number of batches, but from epoch 0. `start` may be in a later epoch, which has another order."
+    "You left out the right number of batches, but of epoch 0. `start` may be in a later epoch, with another order."
 )
 def resumes_in_epoch_zero(dataset, batch_size, seed, start):
     sampler = DistributedSampler(dataset, seed=seed)
@@ -1234,8 +1246,14 @@ def _(rng):
 @save_replica.scenario
 def _(answer, world, model):
     with tempfile.TemporaryDirectory() as folder:
-        results, outcome = in_ranks(world, _save_in_rank, answer, folder, model)
-    return {"in each rank": results, "same calls in all ranks": same_calls(outcome)}
+        return in_ranks(world, _save_in_rank, answer, folder, model, tell=_what_was_saved)
+
+
+def _what_was_saved(results: list, outcome: Outcome) -> dict[str, Any]:
+    found = in_each_rank(results, outcome)
+    if not all(seen["complete when this rank goes on"] for seen in results):  # only to say why
+        found["calls"] = len(outcome.ranks[0].collectives)
+    return found
 
 
 def _save_in_rank(answer: Callable, folder: str, kind: str) -> dict[str, Any]:
@@ -1269,7 +1287,7 @@ def _slowly(save: Callable) -> Callable:
 
 def _read(path: Path) -> Any:
     try:
-        return torch.load(path, weights_only=True)
+        return dict(torch.load(path, weights_only=True))
     except Exception as error:
         return type(error).__name__
 
@@ -1684,7 +1702,7 @@ Which accuracy do they report?
     replies={
         "a": "That would be right, and it needs shares of 3 and 2 samples. The sampler makes all shares equally long.",
         "b": "Six samples are counted, that is so. But which one comes twice?",
-        "c": "Right. To make the shares equal, sample 0 is read twice: 2 of 6. The figure depends on the number of ranks.",
+        "c": "Right. To make the shares equal, sample 0 is read twice: 2 of 6. Another number of ranks, another figure.",
         "d": "Nothing is dropped by default; the sampler pads.",
     },
 )
