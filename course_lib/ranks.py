@@ -66,7 +66,7 @@ NOT_PLAIN = (
 NOISE = re.compile(r"\[Gloo\] |\[[IWE]\d{4} \d\d:")
 POINT_TO_POINT = ("send", "recv")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
-NO_COLLECTIVE = ("wait_tensor", "monitored_barrier")
+NO_COLLECTIVE = ("wait_tensor", "wrap_tensor_autograd", "monitored_barrier")
 
 
 # ---- what became of the ranks -----------------------------------------------------------------------------------
@@ -395,7 +395,7 @@ def _missing(process: _Process, position: int, running: Sequence[_Process]) -> l
     """The ranks that have not made the call that belongs to this one."""
     op = process.ops[position]
     others = [op["peer"]] if op["op"] in POINT_TO_POINT else op["members"]
-    found = [running[rank] for rank in others if rank is not None and rank != process.rank]
+    found = [other for other in running if other.rank in others and other is not process]
     return [other for other in found if not _joins(process, position, other)]
 
 

@@ -106,7 +106,7 @@ def _values(x: Tensor) -> list:
 
 
 def _cells(x: Tensor, owners: dict) -> str:
-    return "".join(map(lambda value: _cell(value, owners.get(value)), _values(x))) or "<small>nothing</small>"
+    return "".join(_cell(value, owners.get(value)) for value in _values(x)) or "<small>nothing</small>"
 
 
 def _cell(value: float, owner: int | None) -> str:

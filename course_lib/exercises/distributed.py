@@ -1702,7 +1702,7 @@ Which accuracy do they report?
     replies={
         "a": "That would be right, and it needs shares of 3 and 2 samples. The sampler makes all shares equally long.",
         "b": "Six samples are counted, that is so. But which one comes twice?",
-        "c": "Right. To make the shares equal, sample 0 is read twice: 2 of 6. Another number of ranks, another figure.",
+        "c": "Right. To make the shares equal, sample 0 is read twice: 2 of 6. With 5 ranks it is 1 / 5.",
         "d": "Nothing is dropped by default; the sampler pads.",
     },
 )
