@@ -631,18 +631,21 @@ class SourcePickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, types.ModuleType):
             return importlib.import_module, (value.__name__,)
-        if isinstance(value, (types.FunctionType, type)) and not _is_importable(value):
-            return _rebuild, (value.__name__, _definition(value)), _names_read(value), None, None, _give_names
-        return NotImplemented
+        if not isinstance(value, (types.FunctionType, type)) or _is_importable(value):
+            return NotImplemented
+        source = _definition(value)
+        if isinstance(value, type):
+            return _run, (value.__name__, source, _names_read(value, source))
+        return _Late, (value.__name__, source), _names_read(value, source), None, None, _give_names
 
 
 def _is_importable(value: Callable) -> bool:
-    module = sys.modules.get(value.__module__)
-    if module is None or value.__module__ == "__main__":
+    found = sys.modules.get(value.__module__)
+    if found is None or value.__module__ == "__main__":
         return False
     for name in value.__qualname__.split("."):
-        module = getattr(module, name, None)
-    return module is value
+        found = getattr(found, name, None)
+    return found is value
 
 
 def _functions_of(value: Callable) -> list[types.FunctionType]:
@@ -652,58 +655,51 @@ def _functions_of(value: Callable) -> list[types.FunctionType]:
 
 def _definition(value: Callable) -> str:
     """The source of a function or class, from the cell or file in which it stands."""
-    code = next(iter(_functions_of(value))).__code__
-    source = "".join(linecache.getlines(code.co_filename))
-    kinds = (ast.FunctionDef, ast.ClassDef)
-    found = [n for n in ast.walk(ast.parse(source)) if isinstance(n, kinds) and n.name == value.__name__]
-    if not found:
-        raise ValueError(
-            f"the source of {value.__name__} can't be found: define it with `def` in a cell or a module"
-        )
-    return textwrap.dedent(ast.get_source_segment(source, found[-1], padded=True))
-
-
-def _names_read(value: Callable) -> dict[str, Any]:
-    """The globals and the enclosing function's variables that its code reads."""
-    names: dict[str, Any] = {}
-    bases = {base.__name__: base for base in getattr(value, "__bases__", ()) if base is not object}
     for function in _functions_of(value):
-        names |= {
-            n: function.__globals__[n] for n in _codes_names(function.__code__) if n in function.__globals__
-        }
+        source = "".join(linecache.getlines(function.__code__.co_filename))
+        nodes = [node for node in ast.walk(ast.parse(source)) if getattr(node, "name", "") == value.__name__]
+        if nodes:
+            return textwrap.dedent(ast.get_source_segment(source, nodes[-1], padded=True))
+    raise ValueError(
+        f"the source of {value.__name__} can't be found, which a new process needs: "
+        "define it with `def` or `class` in a cell or in a module"
+    )
+
+
+def _names_read(value: Callable, source: str) -> dict[str, Any]:
+    """The globals and the enclosing function's variables that its source names."""
+    read = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+    found: dict[str, Any] = {}
+    for function in _functions_of(value):
         cells = zip(function.__code__.co_freevars, function.__closure__ or ())
-        names |= {n: cell.cell_contents for n, cell in cells if n != "__class__"}
-    return {name: item for name, item in {**names, **bases}.items() if item is not value}
+        found |= function.__globals__ | {
+            name: cell.cell_contents for name, cell in cells if name != "__class__"
+        }
+    return {name: found[name] for name in read & found.keys() if found[name] is not value}
 
 
-def _codes_names(code: types.CodeType) -> set[str]:
-    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
-    return set(code.co_names).union(*map(_codes_names, inner))
+def remember_source(filename: str, source: str) -> None:
+    """Let tracebacks and `launch` find the lines of code that stands in no file."""
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
 
 
-def _rebuild(name: str, source: str) -> Any:
-    """A stand-in until the names are known: what its source reads may refer to it in turn."""
-    return _Late(name, source)
+def _run(name: str, source: str, names: dict[str, Any]) -> Any:
+    """What a definition defines, run with the names that it reads."""
+    remember_source(f"<{name}>", source)
+    exec(compile("from __future__ import annotations\n" + source, f"<{name}>", "exec"), names)
+    return names[name]
 
 
 class _Late:
-    """A function or class whose source runs when it is first called."""
+    """A function whose source runs when it is first called: what it reads may refer to it in turn."""
 
     def __init__(self, name: str, source: str) -> None:
-        self.name, self.source, self.names = name, source, {}
-
-    def resolve(self) -> Any:
-        if self.name not in self.names:
-            filename = f"<{self.name}>"
-            linecache.cache[filename] = (len(self.source), None, self.source.splitlines(True), filename)
-            ahead = "from __future__ import annotations\n"
-            for key, item in self.names.items():
-                self.names[key] = item.resolve() if isinstance(item, _Late) else item
-            exec(compile(ahead + self.source, filename, "exec"), self.names)
-        return self.names[self.name]
+        self.name, self.source, self.names, self.function = name, source, {}, None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.resolve()(*args, **kwargs)
+        if self.function is None:
+            self.function = _run(self.name, self.source, self.names)
+        return self.function(*args, **kwargs)
 
 
 def _give_names(late: _Late, names: dict[str, Any]) -> None:

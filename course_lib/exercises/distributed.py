@@ -59,6 +59,16 @@ def _in_short(report: RankReport) -> str:
     return f"{report.end} {report.detail.split(',')[0]}" if report.end == "waits" else report.end
 
 
+def as_list(result: Any, n: int | None = None) -> Any:
+    """The first `n` items of any iterable (all of them by default); what is none stays what it is."""
+    return list(islice(result, n)) if hasattr(result, "__iter__") else result
+
+
+def as_float(result: Any) -> Any:
+    """Any kind of number counts as a float; what is none stays what it is."""
+    return float(result) if isinstance(result, (int, float)) else result
+
+
 def in_each_rank(results: list[Any], outcome: Outcome) -> dict[str, Any]:
     """The results, and whether all ranks made the same collective calls in the same order."""
     calls = [[(c.name, c.numel) for c in report.collectives] for report in outcome.ranks]
@@ -960,7 +970,7 @@ def _(rng):
 
 @shard_indices.scenario
 def _(answer, n, rank, world, epoch, seed):
-    return list(answer(n, rank, world, epoch, seed))
+    return as_list(answer(n, rank, world, epoch, seed))
 
 
 @shard_indices.alternative
@@ -1083,7 +1093,7 @@ def _(answer, world, n, starts):
 
 def _batches_in_rank(answer: Callable, n: int, starts: tuple[int, ...]) -> list[list[list[Tensor]]]:
     dataset = TensorDataset(torch.arange(n), -torch.arange(float(n)))
-    return [list(islice(answer(dataset, 3, 4, start), 5)) for start in starts]
+    return [as_list(answer(dataset, 3, 4, start), 5) for start in starts]
 
 
 @distributed_batches.alternative
@@ -1398,7 +1408,7 @@ def _(rng):
 
 @scaled_lr.scenario
 def _(answer, base, per_gpu, world, accum, ref_batch, rule):
-    return float(answer(base, per_gpu, world, accum, ref_batch, rule))
+    return as_float(answer(base, per_gpu, world, accum, ref_batch, rule))
 
 
 @scaled_lr.alternative
@@ -1483,7 +1493,7 @@ def _(rng):
 
 @zero_memory.scenario
 def _(answer, P, world, stage, mixed):
-    return float(answer(P, world, stage, mixed))
+    return as_float(answer(P, world, stage, mixed))
 
 
 @zero_memory.alternative
