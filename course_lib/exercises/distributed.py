@@ -92,7 +92,9 @@ def _watched(body: Callable, answer: Callable, args: tuple) -> tuple[Any, dict[s
         before, generator = global_state(), torch.get_rng_state()
         result = answer(*args, **kwargs)
         after = global_state()
-        changes.update({name: after[name] for name in after if after[name] != before[name]})
+        found = {name: after[name] for name in after if after[name] != before[name]}
+        _take_over({name: before[name] for name in found})  # the next call is not to suffer from it
+        changes.update(found)
         if not torch.equal(generator, torch.get_rng_state()):
             changes["random state"] = True
         return result
@@ -496,8 +498,7 @@ def _broadcast_in_rank(answer: Callable, kind: str) -> dict[str, Any]:
     model(torch.randn(4, 2)).sum().backward()
     before, own = left_on(model), list(model.parameters())
     grads = [p.grad.clone() for p in own]
-    with torch.no_grad():
-        answer(model)
+    answer(model)
     after = list(model.parameters())
     return {
         "numbers": numbers_of(model),
@@ -511,6 +512,14 @@ def _broadcast_in_rank(answer: Callable, kind: str) -> dict[str, Any]:
 def parameters_then_buffers(model):
     for tensor in [*model.parameters(), *model.buffers()]:
         dist.broadcast(tensor.data, 0)
+
+
+@broadcast_parameters.alternative
+def into_the_parameters_themselves(model):
+    for parameter in model.parameters():
+        dist.broadcast(parameter, src=0)
+    for buffer in model.buffers():
+        dist.broadcast(buffer, src=0)
 
 
 @broadcast_parameters.alternative
