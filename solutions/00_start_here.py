@@ -41,7 +41,7 @@
 # | 05 training | what belongs into a training loop, in which order? |
 # | 06 memory and profiling | where do the bytes and the milliseconds go? |
 # | 07 pitfalls | why does this code run and still not learn? |
-# | 08 distributed *(to come)* | what do several processes exchange? |
+# | 08 distributed | what do several processes exchange? |
 # | 09 inference *(to come)* | what leaves the laboratory, and in which format? |
 # | 10 mini GPT *(to come)* | how does all of it fit together? |
 #
