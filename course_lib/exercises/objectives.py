@@ -14,6 +14,7 @@ class Objective(NamedTuple):
 START, TENSORS, AUTOGRAD = "00_start_here", "01_tensors", "02_autograd"
 MODULES, DATA = "03_modules", "04_data"
 TRAINING, MEMORY, PITFALLS = "05_training", "06_memory", "07_pitfalls"
+INFERENCE = "09_inference"
 
 OBJECTIVES = (
     Objective(
@@ -150,4 +151,25 @@ OBJECTIVES = (
     Objective(
         "pitfalls.saving", "resume a run bit for bit, and load weights without undoing a tie", PITFALLS
     ),
+    Objective("inference.modes", "answer questions with a model and leave no trace in it", INFERENCE),
+    Objective(
+        "inference.determinism",
+        "make a run repeatable, and say what that costs and what it misses",
+        INFERENCE,
+    ),
+    Objective(
+        "inference.requests",
+        "answer requests of unequal lengths in one batch, each as if it were alone",
+        INFERENCE,
+    ),
+    Objective(
+        "inference.compile", "count graphs, breaks and recompiles, and write code that has few", INFERENCE
+    ),
+    Objective(
+        "inference.export",
+        "export a model for every batch size, and prove that the artifact is the model",
+        INFERENCE,
+    ),
+    Objective("inference.trust", "load a file from a stranger without running what is in it", INFERENCE),
+    Objective("inference.weights", "save and load tied weights in a format that holds no code", INFERENCE),
 )
