@@ -21,7 +21,6 @@ import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from course_lib.checking import Exercise, Question, case, observe
@@ -34,7 +33,8 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # another batch size may mean another orde
 
 
 class Watch(nn.Module):
-    """Passes its input on and notes how many rows came, and whether a graph is recorded. Copies note here too."""
+    """Passes its input on and notes how many rows came, and whether a graph is recorded. Copies note here "
+    "too."""
 
     seen: list[tuple[int, bool]] = []  # noqa: RUF012 - of the class, on purpose
 
@@ -52,15 +52,20 @@ predict_logits = Exercise(
     points=2,
     observes=[observe.value(**CLOSE), observe.requires_grad()],
     hints=(
-        "There are three things to take care of: how the layers behave, whether a graph is recorded, and how many "
+        "There are three things to take care of: how the layers behave, whether a graph is recorded, and how "
+        "many "
         "rows go in at once. And a fourth one afterwards.",
-        "Note the mode of each submodule, switch to eval, run the pieces under `torch.inference_mode()`, put them "
+        "Note the mode of each submodule, switch to eval, run the pieces under `torch.inference_mode()`, put "
+        "them "
         "together, and write each mode back.",
-        "`x.split(batch_size)` gives the pieces, the last one as short as it has to be; `torch.cat` joins their "
+        "`x.split(batch_size)` gives the pieces, the last one as short as it has to be; `torch.cat` joins "
+        "their "
         "answers. `model.modules()` gives every submodule, and `module.training` can be assigned.",
     ),
-    why="`eval()` decides what layers compute, `inference_mode` whether autograd takes notes; neither does the work "
-    "of the other. In eval mode a row's answer does not depend on its neighbors, so the size of the pieces is a "
+    why="`eval()` decides what layers compute, `inference_mode` whether autograd takes notes; neither does "
+    "the work "
+    "of the other. In eval mode a row's answer does not depend on its neighbors, so the size of the pieces is "
+    "a "
     "matter of memory alone. `train()` at the end would wake a part that somebody froze.",
 )
 
@@ -123,7 +128,8 @@ def stays_in_train_mode(model, x, batch_size):
 
 
 @predict_logits.misconception(
-    "`eval()` changes what layers compute and does not stop autograd. The answers carry a graph, and with it all "
+    "`eval()` changes what layers compute and does not stop autograd. The answers carry a graph, and with it "
+    "all "
     "activations."
 )
 def records_a_graph(model, x, batch_size):
@@ -219,14 +225,18 @@ seed_everything = Exercise(
     hints=(
         "How many random generators does a Python program with PyTorch in it have? Which one does "
         "`torch.manual_seed` know?",
-        "Three generators get the seed: Python's, NumPy's and PyTorch's. And one switch makes PyTorch refuse what "
+        "Three generators get the seed: Python's, NumPy's and PyTorch's. And one switch makes PyTorch refuse "
+        "what "
         "is not deterministic.",
         "Three functions are called `seed`, `seed` and `manual_seed`. The switch is "
         "`torch.use_deterministic_algorithms`; a warning instead of an error is not enough here.",
     ),
-    why="The three generators know nothing of each other. Seeds make *random numbers* repeatable; the switch is "
-    "about operators whose *result* depends on who comes first. With `warn_only` such an operator still runs, and "
-    "cuDNN's flags are about convolutions on a GPU alone. The price is speed, and an error where there is no other way.",
+    why="The three generators know nothing of each other. Seeds make *random numbers* repeatable; the switch "
+    "is "
+    "about operators whose *result* depends on who comes first. With `warn_only` such an operator still runs, "
+    "and "
+    "cuDNN's flags are about convolutions on a GPU alone. The price is speed, and an error where there is no "
+    "other way.",
 )
 
 
@@ -259,7 +269,8 @@ def cudnn_and_environment_kept() -> Iterator[None]:
 
 @seed_everything.scenario
 def seed_and_draw(answer, seed, drawn):
-    """The global generator is put back where seeding left it at the start of its stream: the rest shows as consumed."""
+    """The global generator is put back where seeding left it at the start of its stream: the rest shows as "
+    "consumed."""
     before = torch.get_rng_state()
     with cudnn_and_environment_kept():
         answer(seed)
@@ -311,7 +322,8 @@ def sets_more_than_it_must(seed):
 
 
 @seed_everything.misconception(
-    "`torch.manual_seed` seeds PyTorch, and PyTorch alone. Python's `random` and NumPy have generators of their own."
+    "`torch.manual_seed` seeds PyTorch, and PyTorch alone. Python's `random` and NumPy have generators of "
+    "their own."
 )
 def seeds_torch_only(seed):
     torch.manual_seed(seed)
@@ -335,7 +347,8 @@ def forgets_python(seed):
 
 
 @seed_everything.misconception(
-    "You seed, and leave the operators as they are. With equal seeds an operator may still add in another order: "
+    "You seed, and leave the operators as they are. With equal seeds an operator may still add in another "
+    "order: "
     "`torch.use_deterministic_algorithms(True)`."
 )
 def seeds_and_nothing_else(seed):
@@ -345,7 +358,8 @@ def seeds_and_nothing_else(seed):
 
 
 @seed_everything.misconception(
-    "With `warn_only=True` the operator runs all the same, and a warning among many is not read. It is to raise."
+    "With `warn_only=True` the operator runs all the same, and a warning among many is not read. It is to "
+    "raise."
 )
 def warns_only(seed):
     random.seed(seed)
@@ -375,7 +389,8 @@ def ignores_the_seed(seed):
 
 
 @seed_everything.misconception(
-    "`np.random.default_rng(seed)` makes a new generator and seeds it; the global one, from which `np.random.rand` "
+    "`np.random.default_rng(seed)` makes a new generator and seeds it; the global one, from which "
+    "`np.random.rand` "
     "and others draw, is not touched. So it is with `torch.Generator()` and `random.Random(seed)`."
 )
 def seeds_new_generators(seed):
@@ -396,15 +411,20 @@ pad_requests = Exercise(
     points=2,
     observes=[observe.value()],
     hints=(
-        "Draw two requests of lengths 3 and 1 on paper, right-aligned. Write the number of each column above, and "
+        "Draw two requests of lengths 3 and 1 on paper, right-aligned. Write the number of each column above, "
+        "and "
         "below each token the position that it has in its own request. What do you subtract?",
-        "In a row, the first token stands in column `longest - length`. Left of it is padding. Column minus that "
+        "In a row, the first token stands in column `longest - length`. Left of it is padding. Column minus "
+        "that "
         "number is the position; where it is negative, the mask is False.",
-        "`torch.arange(longest) - (longest - lengths).unsqueeze(1)` has shape (batch, longest). A bool mask fills "
+        "`torch.arange(longest) - (longest - lengths).unsqueeze(1)` has shape (batch, longest). A bool mask "
+        "fills "
         "row by row, from left to right, so `torch.cat(requests)` fits into it.",
     ),
-    why="A model that generates goes on at the right end of each row, so the padding is at the left. A position says "
-    "how far a token is from the beginning of its own request; columns would tell a short request that it begins in "
+    why="A model that generates goes on at the right end of each row, so the padding is at the left. A "
+    "position says "
+    "how far a token is from the beginning of its own request; columns would tell a short request that it "
+    "begins in "
     "the middle. And the mask comes from the lengths: a token may well equal the id that pads.",
 )
 
@@ -451,7 +471,8 @@ def flips_twice(requests, pad_id):
 
 
 @pad_requests.misconception(
-    "You pad on the right. The next token of a short request would then have to be written over its padding: what "
+    "You pad on the right. The next token of a short request would then have to be written over its padding: "
+    "what "
     "generates goes on at the right end, so the padding is on the left."
 )
 def pads_on_the_right(requests, pad_id):
@@ -554,15 +575,19 @@ last_token_logits = Exercise(
     minutes=8,
     observes=[observe.value()],
     hints=(
-        "Write down a mask with two rows, one padded on the left and one on the right. In which column is the last "
+        "Write down a mask with two rows, one padded on the left and one on the right. In which column is the "
+        "last "
         "True of each row? Does counting the Trues tell?",
-        "Give each column a number that grows to the right, make it 0 where there is no token, and ask where the "
+        "Give each column a number that grows to the right, make it 0 where there is no token, and ask where "
+        "the "
         "largest one is.",
         "The numbers must start at 1, or the first column looks like padding. With the columns known, "
         "`logits[rows, columns]` takes one vector from each row, if `rows` counts the requests.",
     ),
-    why="The number of tokens says where the last one is only if the padding is on the right, and the last column only "
-    "if it is on the left. The largest column number under the mask is right in both cases. Two index tensors of one "
+    why="The number of tokens says where the last one is only if the padding is on the right, and the last "
+    "column only "
+    "if it is on the left. The largest column number under the mask is right in both cases. Two index tensors "
+    "of one "
     "length pick one vector per request.",
 )
 
@@ -597,14 +622,16 @@ def goes_through_the_rows(logits, mask):
 
 
 @last_token_logits.misconception(
-    "You take the last column. For a request that is padded on the right, that is what the model says after padding."
+    "You take the last column. For a request that is padded on the right, that is what the model says after "
+    "padding."
 )
 def takes_the_last_column(logits, mask):
     return logits[:, -1]
 
 
 @last_token_logits.misconception(
-    "You count the tokens and take that column. This holds if the padding is on the right; on the left it points into "
+    "You count the tokens and take that column. This holds if the padding is on the right; on the left it "
+    "points into "
     "the middle."
 )
 def counts_the_tokens(logits, mask):
@@ -619,7 +646,8 @@ def takes_the_first_token(logits, mask):
 
 
 @last_token_logits.misconception(
-    "Your column numbers start at 0, so the first column can't be told from padding, and a request whose only token is "
+    "Your column numbers start at 0, so the first column can't be told from padding, and a request whose only "
+    "token is "
     "there gets another column."
 )
 def numbers_from_zero(logits, mask):
@@ -629,7 +657,8 @@ def numbers_from_zero(logits, mask):
 
 
 @last_token_logits.misconception(
-    "You index with a slice and a tensor, `logits[:, last]`. That takes *all* these columns of *every* request: "
+    "You index with a slice and a tensor, `logits[:, last]`. That takes *all* these columns of *every* "
+    "request: "
     "(batch, batch, vocab). Both indices have to be tensors."
 )
 def indexes_with_a_slice(logits, mask):
@@ -638,7 +667,8 @@ def indexes_with_a_slice(logits, mask):
 
 
 @last_token_logits.misconception(
-    "You averaged over the tokens. That is a way to sum up a text; the next token is told by the last one alone."
+    "You averaged over the tokens. That is a way to sum up a text; the next token is told by the last one "
+    "alone."
 )
 def averages_the_tokens(logits, mask):
     weights = mask.unsqueeze(2).float()
@@ -658,7 +688,7 @@ def fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
     logging.disable(logging.CRITICAL)
     try:
-        with mock.patch.object(guards, "profile_guard_manager", lambda *args: 0.0, create=True):
+        with mock.patch.object(guards, "profile_guard_manager", return_value=0.0, create=True):
             yield
     finally:
         logging.disable(disabled)
@@ -696,15 +726,21 @@ count_graphs = Exercise(
     points=2,
     observes=[observe.value()],
     hints=(
-        "Who is called once per graph, no more and no less? And what does the compiler remember of what it saw before "
+        "Who is called once per graph, no more and no less? And what does the compiler remember of what it "
+        "saw before "
         "you came?",
-        "A backend of yours: it adds one to a count and returns a callable that runs the graph as it is. Forget what "
+        "A backend of yours: it adds one to a count and returns a callable that runs the graph as it is. "
+        "Forget what "
         "was compiled, compile once, then make all the calls.",
-        "`graph_module.forward` is such a callable. `torch.compiler.reset()` stands before `torch.compile(function, "
-        "backend=...)`, and the count is known after the last call, because compiling happens during the calls.",
+        "`graph_module.forward` is such a callable. `torch.compiler.reset()` stands before "
+        "`torch.compile(function, "
+        "backend=...)`, and the count is known after the last call, because compiling happens during the "
+        "calls.",
     ),
-    why="`torch.compile` does nothing until the first call; then it hands each graph that it found to the backend, and "
-    "again whenever a guard fails. So the backend's calls are the graphs. What it saw before changes what it does: a "
+    why="`torch.compile` does nothing until the first call; then it hands each graph that it found to the "
+    "backend, and "
+    "again whenever a guard fails. So the backend's calls are the graphs. What it saw before changes what it "
+    "does: a "
     "size that has varied once is taken as variable from then on.",
 )
 
@@ -760,7 +796,8 @@ def uses_the_compilers_own_counter(function, calls):
 
 
 @count_graphs.misconception(
-    "You did not forget what was compiled before. A size that has varied once is variable from then on, so your count "
+    "You did not forget what was compiled before. A size that has varied once is variable from then on, so "
+    "your count "
     "depends on the past: `torch.compiler.reset()` first."
 )
 def keeps_the_past(function, calls):
@@ -777,7 +814,8 @@ def keeps_the_past(function, calls):
 
 
 @count_graphs.misconception(
-    "You count how often a graph *runs*. The backend is called when a graph is made; what it returns is called for "
+    "You count how often a graph *runs*. The backend is called when a graph is made; what it returns is "
+    "called for "
     "every use."
 )
 def counts_the_runs(function, calls):
@@ -798,7 +836,8 @@ def counts_the_runs(function, calls):
 
 
 @count_graphs.misconception(
-    "You compile inside the loop, with a backend for each call. A backend that is new shares nothing with the one "
+    "You compile inside the loop, with a backend for each call. A backend that is new shares nothing with the "
+    "one "
     "before, so every call begins again."
 )
 def compiles_for_each_call(function, calls):
@@ -822,7 +861,8 @@ def explains_the_first_call(function, calls):
 
 
 @count_graphs.misconception(
-    "With `fullgraph=True` a graph break is an error, and there is nothing to count. Here the breaks are to be counted."
+    "With `fullgraph=True` a graph break is an error, and there is nothing to count. Here the breaks are to "
+    "be counted."
 )
 def demands_one_graph(function, calls):
     graphs = []
@@ -884,14 +924,18 @@ break_free_gate = Exercise(
     stretch=True,
     observes=[observe.value(1e-6, 1e-6)],
     hints=(
-        "Python's `if` needs to know *now* whether the sum is positive; a graph is made before the numbers are there. "
+        "Python's `if` needs to know *now* whether the sum is positive; a graph is made before the numbers "
+        "are there. "
         "Which operator chooses between two tensors by a third one?",
-        "Compute both results, and let a condition of one element choose. The condition is about the whole tensor, "
+        "Compute both results, and let a condition of one element choose. The condition is about the whole "
+        "tensor, "
         "not about each element.",
-        "`torch.where(condition, a, b)` broadcasts: a condition without dimensions chooses for all elements at once. "
+        "`torch.where(condition, a, b)` broadcasts: a condition without dimensions chooses for all elements "
+        "at once. "
         "Write the condition with the sum, as a tensor, and do not turn it into a Python bool.",
     ),
-    why="`torch.where` makes the choice a part of the graph. Both sides are computed, which costs a little and needs "
+    why="`torch.where` makes the choice a part of the graph. Both sides are computed, which costs a little "
+    "and needs "
     "both to be harmless. Where a side is expensive, `torch.cond` keeps two graphs and runs one of them.",
 )
 
@@ -947,7 +991,8 @@ def keeps_two_branches(x):
 
 
 @break_free_gate.misconception(
-    "`if` asks the tensor for a Python bool. The compiler ends its graph there, runs it, and begins a new one for each "
+    "`if` asks the tensor for a Python bool. The compiler ends its graph there, runs it, and begins a new one "
+    "for each "
     "branch: three graphs in place of one."
 )
 def branches_in_python(x):
@@ -966,14 +1011,16 @@ def asks_for_the_item(x):
 
 
 @break_free_gate.misconception(
-    "You kept one branch for good. That is one graph, and it is what tracing an example gives: wrong for every other input."
+    "You kept one branch for good. That is one graph, and it is what tracing an example gives: wrong for "
+    "every other input."
 )
 def freezes_the_branch(x):
     return x * 2
 
 
 @break_free_gate.misconception(
-    "Your condition is about each element. The gate looks at the sum of all of them, and chooses once for the whole "
+    "Your condition is about each element. The gate looks at the sum of all of them, and chooses once for the "
+    "whole "
     "tensor."
 )
 def chooses_per_element(x):
@@ -996,15 +1043,20 @@ unwrapped_state_dict = Exercise(
     stretch=True,
     observes=[observe.value()],
     hints=(
-        "A wrapper is a module that has the model as its child. Under which name? Look at the names that the wrapped "
+        "A wrapper is a module that has the model as its child. Under which name? Look at the names that the "
+        "wrapped "
         "model's state dict has.",
-        "Take off wrappers from the outside as long as there are any, of either kind. Or take their words off the "
+        "Take off wrappers from the outside as long as there are any, of either kind. Or take their words off "
+        "the "
         "front of each name, again and again. What stands further inside belongs to the model.",
-        "A compiled model holds the original as `_orig_mod`, a data-parallel one as `module`. A loop, since there may be "
+        "A compiled model holds the original as `_orig_mod`, a data-parallel one as `module`. A loop, since "
+        "there may be "
         "several; a test that a plain model does not pass, since it may have a part of that name.",
     ),
-    why="A wrapper shares the weights of what it wraps, so the inner model's own state dict is the one to save; it "
-    "loads into a model that is wrapped in another way, or not at all. Replacing text in names hits names of the model "
+    why="A wrapper shares the weights of what it wraps, so the inner model's own state dict is the one to "
+    "save; it "
+    "loads into a model that is wrapped in another way, or not at all. Replacing text in names hits names of "
+    "the model "
     "that look alike.",
 )
 
@@ -1074,7 +1126,8 @@ def strips_what_all_names_have(model):
 
 
 @unwrapped_state_dict.misconception(
-    "These are the names with the wrappers in front. They load into a model that is wrapped in just this way, and into "
+    "These are the names with the wrappers in front. They load into a model that is wrapped in just this way, "
+    "and into "
     "no other."
 )
 def keeps_the_wrappers(model):
@@ -1111,7 +1164,8 @@ def looks_once(model):
 
 
 @unwrapped_state_dict.misconception(
-    "`replace` takes the words out wherever they stand. `submodule.weight` becomes `subweight`, and a part that is "
+    "`replace` takes the words out wherever they stand. `submodule.weight` becomes `subweight`, and a part "
+    "that is "
     "called `module` loses its name."
 )
 def replaces_everywhere(model):
@@ -1120,7 +1174,8 @@ def replaces_everywhere(model):
 
 
 @unwrapped_state_dict.misconception(
-    "Everything with an attribute `module` is a wrapper to you. A model may have a part of that name: ask for the type."
+    "Everything with an attribute `module` is a wrapper to you. A model may have a part of that name: ask for "
+    "the type."
 )
 def takes_every_module(model):
     while hasattr(model, "_orig_mod") or hasattr(model, "module"):
@@ -1140,12 +1195,15 @@ largest_difference = Exercise(
     hints=(
         "What could hide a difference? Signs that cancel, a mean, a batch that is not looked at, a shape that "
         "broadcasts, and one kind of number that is larger than nothing.",
-        "For each batch: compare the shapes, then the largest absolute difference, as a tensor. Then the largest over "
+        "For each batch: compare the shapes, then the largest absolute difference, as a tensor. Then the "
+        "largest over "
         "the batches, with a `max` that does not lose NaN.",
-        "Python's `max(0.0, nan)` is 0.0. `torch.stack(gaps).max()` keeps NaN. Compare `.shape` and raise before you "
+        "Python's `max(0.0, nan)` is 0.0. `torch.stack(gaps).max()` keeps NaN. Compare `.shape` and raise "
+        "before you "
         "subtract, and do it all under `torch.no_grad()`.",
     ),
-    why="A test of an artifact is only as good as what it can't overlook. One element, in one batch of one size, is "
+    why="A test of an artifact is only as good as what it can't overlook. One element, in one batch of one "
+    "size, is "
     "enough; shapes that broadcast are a difference; and NaN must not vanish in a comparison that is False.",
 )
 
@@ -1295,7 +1353,8 @@ def replaces_nan(model, artifact, batches):
 
 
 @largest_difference.misconception(
-    "You subtract shapes that differ. They broadcast, and a lost dimension or row becomes an ordinary difference."
+    "You subtract shapes that differ. They broadcast, and a lost dimension or row becomes an ordinary "
+    "difference."
 )
 def lets_shapes_broadcast(model, artifact, batches):
     with torch.no_grad():
@@ -1328,15 +1387,20 @@ export_dynamic = Exercise(
     points=2,
     observes=[observe.value(**CLOSE)],
     hints=(
-        "Two decisions are made when a model is exported and can't be changed afterwards: its mode, and which sizes "
+        "Two decisions are made when a model is exported and can't be changed afterwards: its mode, and which "
+        "sizes "
         "are numbers and which are names.",
-        "Put a copy into eval mode, so that yours stays as it is. Then export it with the example, and say that "
+        "Put a copy into eval mode, so that yours stays as it is. Then export it with the example, and say "
+        "that "
         "dimension 0 of the one input is a `Dim`.",
-        "`dynamic_shapes` has the structure of the arguments: a tuple with one entry per input, and the entry is a dict "
+        "`dynamic_shapes` has the structure of the arguments: a tuple with one entry per input, and the entry "
+        "is a dict "
         "from dimension to `Dim`. The arguments themselves are a tuple as well, also if there is one.",
     ),
-    why="Export runs the model once, with sizes and without numbers, and writes down what happens. A size that has no "
-    "name is written down as a number, with a guard that refuses all others. In train mode it is dropout that is "
+    why="Export runs the model once, with sizes and without numbers, and writes down what happens. A size "
+    "that has no "
+    "name is written down as a number, with a guard that refuses all others. In train mode it is dropout that "
+    "is "
     "written down. The copy keeps your model out of it.",
 )
 
@@ -1399,14 +1463,16 @@ def puts_modes_back(model, example):
 
 
 @export_dynamic.misconception(
-    "Without `dynamic_shapes` the size of the example is written down as a number. The program refuses every other one."
+    "Without `dynamic_shapes` the size of the example is written down as a number. The program refuses every "
+    "other one."
 )
 def exports_the_size_of_the_example(model, example):
     return torch.export.export(copy.deepcopy(model).eval(), (example,))
 
 
 @export_dynamic.misconception(
-    "The mode is decided when you export. In train mode the program drops out at random, and no `eval()` changes that "
+    "The mode is decided when you export. In train mode the program drops out at random, and no `eval()` "
+    "changes that "
     "afterwards."
 )
 def exports_in_train_mode(model, example):
@@ -1415,7 +1481,8 @@ def exports_in_train_mode(model, example):
 
 
 @export_dynamic.misconception(
-    "You exported the model as it came. Its mode is the caller's business; a program for inference is exported from eval "
+    "You exported the model as it came. Its mode is the caller's business; a program for inference is "
+    "exported from eval "
     "mode."
 )
 def exports_in_the_given_mode(model, example):
@@ -1430,7 +1497,8 @@ def leaves_the_model_in_eval_mode(model, example):
 
 
 @export_dynamic.misconception(
-    "You export with one row. Sizes 0 and 1 are special: they broadcast, so they are written down as numbers, and the "
+    "You export with one row. Sizes 0 and 1 are special: they broadcast, so they are written down as numbers, "
+    "and the "
     "program takes no other size. Export with two rows or more."
 )
 def exports_with_one_row(model, example):
@@ -1447,7 +1515,8 @@ def sets_a_limit(model, example):
 
 
 @export_dynamic.misconception(
-    "`torch.jit.trace` makes TorchScript, which is deprecated, and it writes down the path of the example without a "
+    "`torch.jit.trace` makes TorchScript, which is deprecated, and it writes down the path of the example "
+    "without a "
     "word. `torch.export` refuses what it can't represent."
 )
 def traces(model, example):
@@ -1474,7 +1543,8 @@ def opener() -> str:
 
 
 class Hostile:
-    """Its pickle calls `run_by_a_file` when it is loaded: a harmless stand-in for what a stranger might call."""
+    """Its pickle calls `run_by_a_file` when it is loaded: a harmless stand-in for what a stranger might "
+    "call."""
 
     def __reduce__(self):
         return run_by_a_file, ()
@@ -1506,15 +1576,20 @@ load_untrusted = Exercise(
     points=2,
     observes=[observe.value()],
     hints=(
-        "A pickle is a program. Which argument of `torch.load` restricts it to tensors and plain containers, and what "
+        "A pickle is a program. Which argument of `torch.load` restricts it to tensors and plain containers, "
+        "and what "
         "may you add to that list for the time of one call?",
-        "Load with weights only, inside a context manager that allows the classes of the caller and takes them back "
+        "Load with weights only, inside a context manager that allows the classes of the caller and takes "
+        "them back "
         "afterwards. Whatever is refused is refused: do not try again with less caution.",
-        "The context manager is `torch.serialization.safe_globals([...])`. Its opposite is `add_safe_globals`, which "
+        "The context manager is `torch.serialization.safe_globals([...])`. Its opposite is "
+        "`add_safe_globals`, which "
         "stays in force for the whole process.",
     ),
-    why="The restricted loader knows a short list of types and calls nothing else. Classes that you trust are allowed for "
-    "one call. The error is the result: a second try without the restriction gives the stranger what was refused, and so "
+    why="The restricted loader knows a short list of types and calls nothing else. Classes that you trust are "
+    "allowed for "
+    "one call. The error is the result: a second try without the restriction gives the stranger what was "
+    "refused, and so "
     "does allowing whatever the file asks for.",
 )
 
@@ -1583,7 +1658,8 @@ def trusts_the_file(path, allowed=()):
 
 
 @load_untrusted.misconception(
-    "You try it safely and then, if it is refused, without caution. The refusal *is* the answer: the second try runs the code."
+    "You try it safely and then, if it is refused, without caution. The refusal *is* the answer: the second "
+    "try runs the code."
 )
 def tries_again_without_caution(path, allowed=()):
     try:
@@ -1608,7 +1684,8 @@ def leaves_the_door_open(path, allowed=()):
 
 
 @load_untrusted.misconception(
-    "You allow whatever the file asks for. `get_unsafe_globals_in_checkpoint` tells you what to *look at*; allowing all "
+    "You allow whatever the file asks for. `get_unsafe_globals_in_checkpoint` tells you what to *look at*; "
+    "allowing all "
     "of it is no restriction."
 )
 def allows_what_the_file_asks_for(path, allowed=()):
@@ -1640,15 +1717,20 @@ save_weights = Exercise(
     points=2,
     observes=[observe.value()],
     hints=(
-        "`save_file` takes a dict of tensors and refuses two things: tensors that share memory, and tensors that do not "
+        "`save_file` takes a dict of tensors and refuses two things: tensors that share memory, and tensors "
+        "that do not "
         "lie in one piece. Which entries of a state dict are like that?",
-        "Keep one name of each tied weight, and make a contiguous copy where one is needed. safetensors has a function "
+        "Keep one name of each tied weight, and make a contiguous copy where one is needed. safetensors has a "
+        "function "
         "for a whole model that does both.",
-        "`safetensors.torch.save_model` is it. By hand: go through the state dict and remember which tensors you have "
+        "`safetensors.torch.save_model` is it. By hand: go through the state dict and remember which tensors "
+        "you have "
         "met by identity (`data_ptr`), not by their values.",
     ),
-    why="A file of weights has no notion of two names for one tensor, so one of them is left out, and loading has to know "
-    "that. The format holds names, shapes, dtypes and bytes: nothing in it can run. What it also lacks is everything "
+    why="A file of weights has no notion of two names for one tensor, so one of them is left out, and loading "
+    "has to know "
+    "that. The format holds names, shapes, dtypes and bytes: nothing in it can run. What it also lacks is "
+    "everything "
     "else: optimizer, step, settings.",
 )
 
@@ -1735,14 +1817,16 @@ def saves_the_state_dict(model, path):
 
 
 @save_weights.misconception(
-    "You hand over tensors as they lie. `save_file` refuses one that is not contiguous, and the tied names as well."
+    "You hand over tensors as they lie. `save_file` refuses one that is not contiguous, and the tied names as "
+    "well."
 )
 def saves_tensors_as_they_lie(model, path):
     safetensors.torch.save_file(model.state_dict(), path)
 
 
 @save_weights.misconception(
-    "You cloned everything, which breaks the tie: the weight is in the file twice. For a small language model that is "
+    "You cloned everything, which breaks the tie: the weight is in the file twice. For a small language model "
+    "that is "
     "easily half of the file."
 )
 def clones_everything(model, path):
@@ -1777,7 +1861,8 @@ def saves_parameters_only(model, path):
 
 
 @save_weights.misconception(
-    "You saved every buffer, also those that are not persistent. They are computed anew by the model, and are not in its "
+    "You saved every buffer, also those that are not persistent. They are computed anew by the model, and are "
+    "not in its "
     "state dict."
 )
 def saves_every_buffer(model, path):
@@ -1796,22 +1881,28 @@ load_weights = Exercise(
     points=2,
     observes=[observe.value()],
     hints=(
-        "The file has one name of the tied weight, and the model two. What does a strict `load_state_dict` say to that? "
+        "The file has one name of the tied weight, and the model two. What does a strict `load_state_dict` "
+        "say to that? "
         "What does a lenient one keep quiet about?",
-        "Copy the values into the tensors that are there. Then ask which names are missing, and whether each of them "
+        "Copy the values into the tensors that are there. Then ask which names are missing, and whether each "
+        "of them "
         "leads to a tensor that came under another name.",
         "safetensors has `load_model` beside `load_file`; it does just this. By hand: `load_state_dict(..., "
-        "strict=False)` returns what is missing, and `keep_vars=True` gives a state dict of the Parameters themselves.",
+        "strict=False)` returns what is missing, and `keep_vars=True` gives a state dict of the Parameters "
+        "themselves.",
     ),
-    why="Filling one name of a tied weight fills the other, so the missing name is no loss, and strictness has to know "
-    "that. `assign=True` puts new Parameters in place of the old ones: the tie is gone, and the optimizer holds what "
+    why="Filling one name of a tied weight fills the other, so the missing name is no loss, and strictness "
+    "has to know "
+    "that. `assign=True` puts new Parameters in place of the old ones: the tie is gone, and the optimizer "
+    "holds what "
     "nobody uses any more.",
 )
 
 
 @load_weights.scenario
 def load_and_look(answer, model, stored):
-    """What the model holds after a refusal is open, so it is put back; what the call returns is open as well."""
+    """What the model holds after a refusal is open, so it is put back; what the call returns is open as "
+    "well."""
     held, before = dict(model.named_parameters(remove_duplicate=False)), copy.deepcopy(model.state_dict())
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "model.safetensors"))
@@ -1870,14 +1961,16 @@ def adds_the_tied_names(model, path):
 
 
 @load_weights.misconception(
-    "A strict load asks for both names of a tied weight, and the file has one. That is no loss: filling one fills the other."
+    "A strict load asks for both names of a tied weight, and the file has one. That is no loss: filling one "
+    "fills the other."
 )
 def loads_strictly(model, path):
     model.load_state_dict(safetensors.torch.load_file(path))
 
 
 @load_weights.misconception(
-    "With `strict=False` a tied name may be missing, and so may everything else: the bias that the file lacks stays at "
+    "With `strict=False` a tied name may be missing, and so may everything else: the bias that the file lacks "
+    "stays at "
     "its random start, without a word."
 )
 def loads_leniently(model, path):
@@ -1885,7 +1978,8 @@ def loads_leniently(model, path):
 
 
 @load_weights.misconception(
-    "`assign=True` puts a new Parameter under the name in the file and leaves the other name with the old one. The tie is "
+    "`assign=True` puts a new Parameter under the name in the file and leaves the other name with the old "
+    "one. The tie is "
     "gone, and the optimizer holds the old one."
 )
 def assigns(model, path):
@@ -1893,7 +1987,8 @@ def assigns(model, path):
 
 
 @load_weights.misconception(
-    "You put new Parameters in and tied them again. The answers are right; an optimizer that held the old ones trains "
+    "You put new Parameters in and tied them again. The answers are right; an optimizer that held the old "
+    "ones trains "
     "something that nobody uses any more. Copy into what is there."
 )
 def assigns_and_ties_again(model, path):
@@ -1907,7 +2002,8 @@ def assigns_and_ties_again(model, path):
 
 
 @load_weights.misconception(
-    "You copy the parameters and leave the buffers out. The statistics of a batch norm stay at those of a new model."
+    "You copy the parameters and leave the buffers out. The statistics of a batch norm stay at those of a new "
+    "model."
 )
 def loads_parameters_only(model, path):
     stored = safetensors.torch.load_file(path)
@@ -1918,3 +2014,202 @@ def loads_parameters_only(model, path):
     with torch.no_grad():
         for name in own.keys() & stored.keys():
             own[name].copy_(stored[name])
+
+
+# ---- questions ---------------------------------------------------------------------------------------------
+
+row_alone = Question(
+    "row_alone",
+    objective="inference.modes",
+    text="A model with batch norm is in eval mode. You ask it about one row alone, and about the same row in "
+    "a batch "
+    "of 64. **Are the two answers the same?**",
+    choices={
+        "a": "no: batch norm uses the rows that come together",
+        "b": "yes, up to rounding",
+        "c": "yes, and always with the same bits",
+    },
+    answer="b",
+    replies={
+        "a": "In train mode it does. In eval mode it uses the statistics that it has kept, so a row is on its "
+        "own.",
+        "b": "Right. Rows do not see each other. But another batch size may mean another kernel, which adds "
+        "in another "
+        "order, and the last bits of a sum depend on the order.",
+        "c": "The numbers that go in are the same, and so is the formula. The order of the additions need not "
+        "be, and "
+        "nobody promises it.",
+    },
+)
+
+sum_order = Question(
+    "sum_order",
+    objective="inference.determinism",
+    text="In float32, what are `(a + b) + c` and `(a + c) + b` for `a, b, c = 1e8, 1.0, -1e8`?",
+    choices={"a": "both 1", "b": "both 0", "c": "0 and 1"},
+    answer="c",
+    replies={
+        "a": "On paper. In float32, numbers near 1e8 are 8 apart, so `1e8 + 1` is 1e8 again.",
+        "b": "The first one is: the 1 is lost in 1e8. In the second the large numbers cancel before the 1 "
+        "comes.",
+        "c": "Right. Addition in floating point is not associative, so whoever changes the order changes the "
+        "result.",
+    },
+)
+
+empty_tensor = Question(
+    "empty_tensor",
+    objective="inference.determinism",
+    text="After `torch.use_deterministic_algorithms(True)`: what is in `torch.empty(3)`?",
+    choices={"a": "whatever was in that memory", "b": "zeros", "c": "NaN", "d": "nothing: it raises"},
+    answer="c",
+    replies={
+        "a": "That is what `empty` gives by default, and it is not repeatable. So the switch does something "
+        "about it.",
+        "b": "Zeros would be repeatable as well, and would hide that somebody reads memory that nobody has "
+        "written.",
+        "c": "Right. It fills the memory with a value that you notice: NaN for floats, the largest number for "
+        "integers. "
+        "That costs one write.",
+        "d": "Operators without a deterministic form raise. `empty` has one, if it fills its memory.",
+    },
+)
+
+padded_last = Question(
+    "padded_last",
+    objective="inference.requests",
+    text="Two requests of 5 and 2 tokens are padded **on the right** to one batch, and a language model gives "
+    "`logits` of "
+    "shape (2, 5, vocab). **What is `logits[1, -1]`?**",
+    choices={
+        "a": "what follows the last token of the short request",
+        "b": "what follows three tokens of padding",
+        "c": "zeros, because there is no token",
+    },
+    answer="b",
+    replies={
+        "a": "That is `logits[1, 1]`. The last column of the short row is padding.",
+        "b": "Right. A model says something at every position, also where nobody asked.",
+        "c": "The id that pads is a number like any other. The model embeds it and answers.",
+    },
+)
+
+compile_first = Question(
+    "compile_first",
+    objective="inference.compile",
+    text="`compiled = torch.compile(function)`. **When is `function` compiled?**",
+    choices={
+        "a": "in this line",
+        "b": "when `compiled` is called, and never again",
+        "c": "when `compiled` is called, and again when something changes that was taken as fixed",
+    },
+    answer="c",
+    replies={
+        "a": "This line makes a wrapper and returns at once. Which shapes and types would it compile for?",
+        "b": "The first call compiles. But what was found out holds for these types and sizes only, and every "
+        "later call "
+        "is tested against that.",
+        "c": "Right. The tests are called guards. If one fails, the function is compiled again, for the new "
+        "case.",
+    },
+)
+
+sizes_and_graphs = Question(
+    "sizes_and_graphs",
+    objective="inference.compile",
+    text="A compiled layer is called with batches of 3, 4, 5 and 6 rows. **How many graphs are made?**",
+    choices={"a": "1", "b": "2", "c": "4"},
+    answer="b",
+    replies={
+        "a": "The first graph is for 3 rows exactly: fixed sizes are faster, and most programs have only one.",
+        "b": "Right. One for 3 rows. At 4 rows the size is seen to vary, and the second graph takes any.",
+        "c": "It would be so if every size were fixed. After the first change the size is taken as variable.",
+    },
+)
+
+compiled_in_place = Question(
+    "compiled_in_place",
+    objective="inference.compile",
+    text="`model.compile()` is the form in place. **What are the names in `model.state_dict()` afterwards?**",
+    choices={"a": "`_orig_mod.weight`, `_orig_mod.bias`", "b": "`weight`, `bias`", "c": "there are none"},
+    answer="b",
+    replies={
+        "a": "Those are the names of the wrapper that `torch.compile(model)` returns. Here is no wrapper.",
+        "b": "Right. The module stays what it was; only its call goes through the compiler.",
+        "c": "The parameters are where they were. Compiling replaces computation, not weights.",
+    },
+)
+
+traced_branch = Question(
+    "traced_branch",
+    objective="inference.export",
+    text="""A module returns `x` if `x.sum() > 0`, and `-x` otherwise. It is traced with "
+    "`torch.jit.trace(module, torch.ones(2))`.
+**What does the traced module make of `[-1., -1.]`?**""",
+    choices={"a": "`[1., 1.]`", "b": "`[-1., -1.]`", "c": "an error"},
+    answer="b",
+    replies={
+        "a": "The original does. Tracing wrote down what happened to the example, whose sum was positive.",
+        "b": "Right. The `if` was decided by the example, once and for all, and is not in the trace.",
+        "c": "That would be the honest thing, and it is what `torch.export` does. A trace gives a warning, "
+        "and an answer.",
+    },
+)
+
+one_row_example = Question(
+    "one_row_example",
+    objective="inference.export",
+    text='You export with an example of **one** row and say that dimension 0 is `Dim("batch")`. **What '
+    "happens?**",
+    choices={
+        "a": "the program takes batches of any size",
+        "b": "the program takes one row only, and says so when it is called",
+        "c": "the export itself refuses",
+    },
+    answer="c",
+    replies={
+        "a": "One might think so: the name says it. But a size of 1 broadcasts, and the program would have to "
+        "be another one.",
+        "b": "That is what happens with `Dim.AUTO`, which leaves the decision to the export. A named `Dim` is "
+        "a demand.",
+        "c": "Right. A size of 1 is written down as 1, and that contradicts the name. Export with two rows or "
+        "more.",
+    },
+)
+
+pickle_runs = Question(
+    "pickle_runs",
+    objective="inference.trust",
+    text="A checkpoint holds a tensor, and an object whose pickle says: call `print` with this text. "
+    "**What does `torch.load(file)` do, with nothing else said?**",
+    choices={"a": "prints, and returns the dict", "b": "refuses", "c": "returns the dict without the object"},
+    answer="b",
+    replies={
+        "a": "It did so before PyTorch 2.6, and still does with `weights_only=False`. It need not have been "
+        "`print`.",
+        "b": "Right. Since 2.6 the default is `weights_only=True`: a short list of types, and an error for "
+        "all others.",
+        "c": "A file that is read in part would be a surprise of its own. It is all or nothing.",
+    },
+)
+
+tied_file = Question(
+    "tied_file",
+    objective="inference.weights",
+    text="A model has a head that is tied to its embedding. `safetensors.torch.save_file(model.state_dict(), "
+    "path)` "
+    "**does what?**",
+    choices={
+        "a": "stores the weight twice",
+        "b": "stores it once, and notes the second name",
+        "c": "refuses",
+    },
+    answer="c",
+    replies={
+        "a": "That would double the file and break the tie when it is loaded. It has nothing that would undo "
+        "that.",
+        "b": "`torch.save` does, because it stores storages. A safetensors file holds names and bytes, one "
+        "for one.",
+        "c": "Right. Two names over one memory have no place in the format, and it does not choose for you.",
+    },
+)
