@@ -705,15 +705,15 @@ def leaky(x):
     return x * 0.1
 
 
-def talks(x):
+def interrupted(x):
     y = x.cos()
-    print("half way")
+    torch._dynamo.graph_break()
     return y + 1
 
 
-def talks_three_times(x):
+def interrupted_three_times(x):
     for _ in range(3):
-        x = talks(x)
+        x = interrupted(x)
     return x
 
 
@@ -762,7 +762,7 @@ def _(rng):
     yield case("the same size twice", smooth, [(rows(3),), (rows(3),)])
     yield case("sizes 3, 4 and 5", smooth, [(rows(n),) for n in (3, 4, 5)])
     yield case("a branch that depends on the numbers", leaky, [(rows(2).abs(),), (-rows(2).abs(),)])
-    yield case("a print in the middle, three times in one call", talks_three_times, [(rows(4, 2).t(),)])
+    yield case("a graph break in a function that is used three times", interrupted_three_times, [(rows(4, 2).t(),)])
     sizes = [(rows(n),) for n in (3, 4)]
     yield case("compiled before, with other sizes", smooth, sizes, before=[(rows(n),) for n in (7, 8)])
 
