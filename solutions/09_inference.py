@@ -987,7 +987,7 @@ except pickle.UnpicklingError as error:
 # And with `weights_only=False`, as older instructions have it:
 
 # %% objective="inference.trust"
-torch.load(folder / "gift.pt", weights_only=False)["extra"] is None
+print(torch.load(folder / "gift.pt", weights_only=False))
 
 # %% [markdown]
 # It was `print`. It could have been anything that your account may do, and the dict that comes back looks as it should.
