@@ -246,18 +246,29 @@ print("Python, NumPy, PyTorch:", seeded(torch.manual_seed))
 # `torch.manual_seed` seeds PyTorch. Python's `random` and NumPy go on where they were.
 #
 # For the operators there is one switch. It does not make them deterministic: it chooses a deterministic form where there is one,
-# and *refuses* where there is none. On the CPU, `put_` is such an operator.
+# and *refuses* where there is none. We turn it on for a block at a time:
+
+# %% objective="inference.determinism"
+@contextmanager
+def deterministic(**options: bool):
+    torch.use_deterministic_algorithms(True, **options)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+# %% [markdown]
+# On the CPU, `put_` is an operator without a deterministic form.
 
 # %% tags=["raises-exception"] objective="inference.determinism"
-torch.use_deterministic_algorithms(True)
-torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
+with deterministic():
+    torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
 
 # %% [markdown]
 # With `warn_only=True` the same operator runs, and there is one more warning in your log:
 
 # %% objective="inference.determinism"
-torch.use_deterministic_algorithms(True, warn_only=True)
-with warnings.catch_warnings(record=True) as caught:
+with deterministic(warn_only=True), warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     result = torch.zeros(3).put_(torch.tensor([0]), torch.ones(1))
 print(result.tolist(), "and", len(caught), "warning:", str(caught[0].message).split(",")[0])
@@ -273,9 +284,8 @@ print(result.tolist(), "and", len(caught), "warning:", str(caught[0].message).sp
 predict("empty_tensor", "c")
 
 # %% objective="inference.determinism"
-torch.use_deterministic_algorithms(True)
-print(torch.empty(3), torch.empty(1, dtype=torch.int64))
-torch.use_deterministic_algorithms(False)
+with deterministic():
+    print(torch.empty(3), torch.empty(1, dtype=torch.int64))
 
 # %% [markdown]
 # Uninitialized memory is not repeatable either, so it is filled with something that you will notice.

@@ -2086,7 +2086,7 @@ sum_order = Question(
 empty_tensor = Question(
     "empty_tensor",
     objective="inference.determinism",
-    text="After `torch.use_deterministic_algorithms(True)`: what is in `torch.empty(3)`?",
+    text="With `torch.use_deterministic_algorithms` switched on: what is in `torch.empty(3)`?",
     choices={"a": "whatever was in that memory", "b": "zeros", "c": "NaN", "d": "nothing: it raises"},
     answer="c",
     replies={
