@@ -77,6 +77,11 @@ def test_requirements_are_names_with_bounds():
     assert all(re.search(r">=", line) for line in requirement_lines())
 
 
+def test_the_suite_runs_with_what_is_optional_for_learners():
+    optional = set(requirement_lines(["onnx"])) - set(requirement_lines())
+    assert len(optional) == 3 and optional <= set(requirement_lines(["test"]))
+
+
 def test_what_is_the_learners_is_not_committed(tmp_path):
     if not shutil.which("git"):
         pytest.skip("git is not installed here")

@@ -82,7 +82,7 @@ def global_state() -> dict[str, Any]:
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
         "threads": torch.get_num_threads(),
-        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "deterministic algorithms": torch.get_deterministic_debug_mode(),  # 0 off, 1 warns, 2 raises
         "anomaly detection": torch.is_anomaly_enabled(),
         "autocast": torch.is_autocast_enabled("cpu"),
     }
@@ -94,9 +94,15 @@ def _restore(state: dict[str, Any]) -> None:
         torch.set_default_device(state["default device"])
     torch.set_grad_enabled(state["grad mode"])
     torch.set_num_threads(state["threads"])
-    torch.use_deterministic_algorithms(state["deterministic algorithms"])
+    _restore_determinism(state["deterministic algorithms"])
     torch.autograd.set_detect_anomaly(state["anomaly detection"])
     torch.set_autocast_enabled("cpu", state["autocast"])
+
+
+def _restore_determinism(mode: int) -> None:
+    """Only if it was changed: the setter imports the compiler, which takes seconds."""
+    if torch.get_deterministic_debug_mode() != mode:
+        torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
 
 
 def _seed() -> None:

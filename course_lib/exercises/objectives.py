@@ -15,6 +15,7 @@ START, TENSORS, AUTOGRAD = "00_start_here", "01_tensors", "02_autograd"
 MODULES, DATA = "03_modules", "04_data"
 TRAINING, MEMORY, PITFALLS = "05_training", "06_memory", "07_pitfalls"
 DISTRIBUTED = "08_distributed"
+INFERENCE = "09_inference"
 
 OBJECTIVES = (
     Objective(
@@ -180,4 +181,25 @@ OBJECTIVES = (
     Objective(
         "distributed.memory", "say what each GPU holds under ZeRO and FSDP, and what that costs", DISTRIBUTED
     ),
+    Objective("inference.modes", "answer questions with a model and leave no trace in it", INFERENCE),
+    Objective(
+        "inference.determinism",
+        "make a run repeatable, and say what that costs and what it misses",
+        INFERENCE,
+    ),
+    Objective(
+        "inference.requests",
+        "answer requests of unequal lengths in one batch, each as if it were alone",
+        INFERENCE,
+    ),
+    Objective(
+        "inference.compile", "count graphs, breaks and recompiles, and write code that has few", INFERENCE
+    ),
+    Objective(
+        "inference.export",
+        "export a model for every batch size, and prove that the artifact is the model",
+        INFERENCE,
+    ),
+    Objective("inference.trust", "load a file from a stranger without running what is in it", INFERENCE),
+    Objective("inference.weights", "save and load tied weights in a format that holds no code", INFERENCE),
 )

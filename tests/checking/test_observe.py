@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from course_lib.checking import Exercise, Spy, Verdict, case, judge_callable, observe
-from course_lib.checking.judge import call_text, expected_observations
+from course_lib.checking.judge import _verdict, call_text, expected_observations
+from course_lib.checking.judge import observe as run
 
 # ruff: noqa: E731
 
@@ -427,3 +428,37 @@ def test_settings_of_a_scenario_are_named_and_no_call():
     assert judge_callable(made, wrong).call == "with size=3, times=2"
     made = exercise(lambda x: x / 2, observe.value(), one(lambda: 3.0))
     assert judge_callable(made, wrong).call.endswith("(3.0)")
+
+
+# ---- what PyTorch is told about determinism ----------------------------------------------------------------------
+
+
+def make_deterministic(warn_only: bool) -> Callable:
+    def seed(n):
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+
+    return seed
+
+
+def verdict_of(ex: Exercise, answer: Callable) -> Verdict:
+    return _verdict(ex, expected_observations(ex), run(ex, answer)[0], []).verdict
+
+
+def test_a_warning_in_place_of_an_error_is_seen():
+    reference, warns = make_deterministic(warn_only=False), make_deterministic(warn_only=True)
+    ex = exercise(reference, observe.value(), one(lambda: 3))
+    assert verdict_of(ex, reference) is Verdict.PASSED
+    assert verdict_of(ex, warns) is Verdict.FAILED
+
+
+@pytest.mark.parametrize("before", ["default", "warn", "error"])
+def test_the_deterministic_mode_is_put_back_as_it_was(before):
+    torch.set_deterministic_debug_mode(before)
+    mode = torch.get_deterministic_debug_mode()
+    try:
+        for warn_only in (True, False):
+            ex = exercise(lambda n: None, observe.value(), one(lambda: 3))
+            verdict_of(ex, make_deterministic(warn_only))
+            assert torch.get_deterministic_debug_mode() == mode
+    finally:
+        torch.set_deterministic_debug_mode("default")
