@@ -204,7 +204,7 @@ def train_gpt(sample: Callable[[int, int, torch.Generator], Tensor], steps: int)
 
 @torch.no_grad()
 def validation_loss(model: nn.Module, data: Tensor, T: int, batch: int = 64) -> float:
-    """Mean loss over all of `data`, in nats per token: windows of T tokens side by side, a last shorter one left out."""
+    """Mean loss over `data` in nats per token: windows of T tokens side by side, without a last shorter one."""
     n_tokens = (len(data) - 1) // T * T
     inputs, targets = data[:n_tokens].view(-1, T), data[1 : n_tokens + 1].view(-1, T)
     pairs = zip(inputs.split(batch), targets.split(batch), strict=True)
