@@ -22,19 +22,20 @@ def paragraphs_of(path: str | Path) -> list[str]:
 
 
 def held_out(parts: list[str], every: int = 10) -> tuple[str, str]:
-    """Training text and validation text: each `every`-th part is kept for validation, whole.
+    """Training text and validation text: each `every`-th part, from the first on, is kept for validation, whole.
 
-    A cut anywhere would leave the end of a topic in one text and its beginning in the other.
-    Raises ValueError where there are too few parts to keep one.
+    A paragraph of a validation part that stands in a training part as well is left out of training: the help
+    topics quote one another. Raises ValueError where there are too few parts to keep one.
     """
     if len(parts) < every:
         raise ValueError(
-            f"this text has {len(parts)} parts, and every {every}th is kept for validation: "
+            f"this text has {len(parts)} parts, and one of {every} is kept for validation: "
             f"take a longer text, or a smaller `every`"
         )
-    validation = parts[every - 1 :: every]
-    training = [part for position, part in enumerate(parts, start=1) if position % every]
-    return "".join(training), "".join(validation)
+    validation = "".join(parts[::every])
+    training = "".join(part for position, part in enumerate(parts) if position % every)
+    known = set(validation.split("\n\n"))
+    return "\n\n".join(part for part in training.split("\n\n") if part not in known), validation
 
 
 class Characters:
