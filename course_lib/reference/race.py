@@ -6,7 +6,7 @@ Names of sizes: batch sequences, seq tokens per sequence, rows and cols of a wei
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import torch
@@ -97,15 +97,18 @@ class RaceResult:
     losses: list[float]  # one per step, before the step
     validation_loss: float  # over the whole validation split
 
-    def __str__(self) -> str:
-        return f"{self.validation_loss:.3f} with {self.parameters:,} parameters, {self.settings}"
+    @property
+    def setting(self) -> str:
+        """Size and choices in one line, for the record."""
+        chosen = ", ".join(f"{name} {value}" for name, value in asdict(self.settings).items())
+        return f"{self.parameters:,} parameters, {chosen}"
 
 
 def race(
     model: nn.Module,
     training: Tensor,
     validation: Tensor,
-    settings: RaceSettings = RaceSettings(),  # noqa: B008 (it is frozen)
+    settings: RaceSettings = RaceSettings(),
     progress: bool = True,
 ) -> RaceResult:
     """Train `model` within the budget on the tokens of `training`, and measure it on all of `validation`.
@@ -138,7 +141,9 @@ def train(model: nn.Module, data: Tensor, settings: RaceSettings, progress: bool
     if settings.zero_outputs:
         zero_residual_outputs(model)
     opts = optimizers(model, settings)
-    scheds = [LambdaLR(opt, lambda step: linear_decay(step, settings.steps, settings.final_lr)) for opt in opts]
+    scheds = [
+        LambdaLR(opt, lambda step: linear_decay(step, settings.steps, settings.final_lr)) for opt in opts
+    ]
     model.train()
     losses = []
     with tqdm(batches(data, settings), total=settings.steps, disable=not progress) as bar:
