@@ -14,6 +14,7 @@ class Objective(NamedTuple):
 START, TENSORS, AUTOGRAD = "00_start_here", "01_tensors", "02_autograd"
 MODULES, DATA = "03_modules", "04_data"
 TRAINING, MEMORY, PITFALLS = "05_training", "06_memory", "07_pitfalls"
+DISTRIBUTED = "08_distributed"
 
 OBJECTIVES = (
     Objective(
@@ -149,5 +150,34 @@ OBJECTIVES = (
     ),
     Objective(
         "pitfalls.saving", "resume a run bit for bit, and load weights without undoing a tie", PITFALLS
+    ),
+    Objective(
+        "distributed.ranks",
+        "start several processes that form a group, and read what became of each of them",
+        DISTRIBUTED,
+    ),
+    Objective(
+        "distributed.collectives", "say what a collective moves, and build one out of sends", DISTRIBUTED
+    ),
+    Objective(
+        "distributed.ddp", "make replicas that start equal and stay equal, with DDP and by hand", DISTRIBUTED
+    ),
+    Objective(
+        "distributed.communication",
+        "count the collectives of a training step, and leave out those that are needless",
+        DISTRIBUTED,
+    ),
+    Objective(
+        "distributed.data",
+        "give each rank its share of every epoch, also where it does not divide",
+        DISTRIBUTED,
+    ),
+    Objective(
+        "distributed.template",
+        "turn your training template into its DDP form, and launch it with torchrun",
+        DISTRIBUTED,
+    ),
+    Objective(
+        "distributed.memory", "say what each GPU holds under ZeRO and FSDP, and what that costs", DISTRIBUTED
     ),
 )
