@@ -35,6 +35,7 @@ NOTEBOOKS = (
     Notebook("06_memory", "Memory and profiling"),
     Notebook("07_pitfalls", "The pitfalls clinic"),
     Notebook("08_distributed", "Distributed: several processes, one model"),
+    Notebook("10_gpt", "Mini GPT"),
 )
 
 
