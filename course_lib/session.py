@@ -20,6 +20,7 @@ from typing import Any
 from course_lib import exercises
 from course_lib.checking import Answer, Exercise, Question, Report, Verdict, find_answer, judge
 from course_lib.display.course_map import course_map_html, course_map_text
+from course_lib.display.ranks import show_outcomes_in
 from course_lib.display.report import (
     Face,
     hint_face,
@@ -265,3 +266,7 @@ def _take_notices() -> list[str]:
 def _insist(passed: bool, message: str) -> None:
     if not passed and os.environ.get(STRICT, "") not in ("", "0"):
         raise CheckFailed(message)
+
+
+if running_shell():
+    show_outcomes_in(running_shell())

@@ -34,6 +34,8 @@ NOTEBOOKS = (
     Notebook("05_training", "Training: a loop to take to work"),
     Notebook("06_memory", "Memory and profiling"),
     Notebook("07_pitfalls", "The pitfalls clinic"),
+    Notebook("08_distributed", "Distributed: several processes, one model"),
+    Notebook("10_gpt", "Mini GPT"),
 )
 
 

@@ -2824,3 +2824,184 @@ def remembers_queries(q, k, v, cache):
 
 
 # ---- predictions -------------------------------------------------------------------------------------------
+
+# ---- predictions -------------------------------------------------------------------------------------------
+
+late_mask = Question(
+    "late_mask",
+    objective="gpt.attention",
+    text="Somebody hides the future *after* the softmax: the weights are computed from all scores, and those of "
+    "later tokens are then multiplied by 0. The matrix of weights is lower triangular.\n\n"
+    "You change the last token. What happens to the outputs of the tokens before it?",
+    choices={
+        "a": "nothing: their weights on the last token are 0",
+        "b": "they change",
+        "c": "they become NaN, as rows no longer add up to 1",
+    },
+    answer="b",
+    replies={
+        "a": "The weights on the last token are 0, but the other weights are not what they were. What did the softmax "
+        "divide by?",
+        "b": "Right: the score of the last token is in the denominator of every row, so all weights of the row depend "
+        "on it. The picture looks causal, and the numbers are not.",
+        "c": "Rows that add up to less than 1 give smaller outputs, and nothing worse. What is it that leaks?",
+    },
+)
+
+cached_query = Question(
+    "cached_query",
+    objective="gpt.fused",
+    text="`q`, `k` and `v` are (1, 1, 6, 4). What is this?\n\n```python\n"
+    "F.scaled_dot_product_attention(q[..., -1:, :], k, v, is_causal=True)\n```",
+    choices={
+        "a": "the last row of the full causal attention",
+        "b": "`v[..., :1, :]`, the first value",
+        "c": "an error, as the sizes of `q` and `k` differ",
+    },
+    answer="b",
+    replies={
+        "a": "It would be, if the triangle were drawn from the lower right corner. Which keys does the first row of a "
+        "triangle from the upper left corner hold?",
+        "b": "Right. The one query is taken for position 0, which sees key 0 alone. No error and no warning: the model "
+        "repeats itself, and you look for the bug in the sampling.",
+        "c": "Different numbers of queries and keys are allowed, and nothing is said.",
+    },
+)
+
+mixed_layout = Question(
+    "mixed_layout",
+    objective="gpt.attention",
+    text="Two people write `CausalSelfAttention`. One cuts the output of `qkv` as (3, heads, numbers), the other as "
+    "(heads, 3, numbers). Everything else is the same. How do the two models compare?",
+    choices={
+        "a": "the second raises an error in `view`",
+        "b": "the second is not causal",
+        "c": "both train equally well, but weights of one are garbage in the other",
+    },
+    answer="c",
+    replies={
+        "a": "3 * heads * numbers is the same product in any order: the view fits.",
+        "b": "Tokens are not mixed: only the numbers of one token are dealt out in another way. So the mask still does "
+        "its work.",
+        "c": "Right: the rows of the weight matrix are used in another order. From a random start that makes no "
+        "difference, and with a checkpoint it makes all of it. Only given weights tell the two apart.",
+    },
+)
+
+tied_count = Question(
+    "tied_count",
+    objective="gpt.model",
+    text="A GPT with V = 50257, D = 384 and six blocks ties its head to its table of tokens. You count its numbers in "
+    "two ways: over `model.parameters()`, and over `model.state_dict().values()`.",
+    choices={
+        "a": "30.3 million and 30.3 million",
+        "b": "30.3 million and 49.6 million",
+        "c": "49.6 million and 49.6 million",
+    },
+    answer="b",
+    replies={
+        "a": "`parameters()` gives a tied Parameter once. A state dict has a key for each name, and the weight has two "
+        "names.",
+        "b": "Right: the state dict has both names, so the table of 19.3 million is counted twice. (On disk it is once: "
+        "`torch.save` sees that the storage is shared.)",
+        "c": "`parameters()` gives a tied Parameter once, or the optimizer would update it twice.",
+    },
+)
+
+first_loss_of_a_gpt = Question(
+    "first_loss_of_a_gpt",
+    objective="gpt.initialization",
+    text="A mini GPT with V = 65 and D = 128, tied, with PyTorch's own initial weights. It knows nothing, and "
+    "ln 65 is 4.17. What is its first loss on random tokens, about?",
+    choices={"a": "0.02", "b": "4.2", "c": "83"},
+    answer="c",
+    replies={
+        "a": "That would be a model that knows the answers.",
+        "b": "That is what a model without an opinion has. Is this one without an opinion? The table of an "
+        "`nn.Embedding` is drawn with a standard deviation of 1, and here it is the head as well.",
+        "c": "Right, twenty times too much. The model is certain, and wrong: it is sure that each token repeats itself.",
+    },
+)
+
+noise_floor = Question(
+    "noise_floor",
+    objective="gpt.floor",
+    text="A training script that you find draws inputs *and* targets at random in every step, independently of each "
+    "other, from 16 tokens. Its loss has fallen from 15 to 2.9. How low can it get? (ln 16 is 2.77.)",
+    choices={"a": "0", "b": "2.77", "c": "it depends on the size of the model"},
+    answer="b",
+    replies={
+        "a": "A large model can learn a *fixed* batch by heart. These targets are new in every step.",
+        "b": "Right. Nothing in the input says anything about the target, so the best is to find all tokens equally "
+        "likely. What falls from 15 to 2.9 is the mistake in the first weights, and nothing is learned at all.",
+        "c": "The best prediction of a fair die is the same for a model of any size.",
+    },
+)
+
+no_mask_loss = Question(
+    "no_mask_loss",
+    objective="gpt.training",
+    text="Two models are trained on a source with an entropy rate of 0.81 nats. They are the same, but one has no causal "
+    "mask. What is the loss of the one without a mask, compared with the right one?",
+    choices={
+        "a": "higher: it is distracted by tokens that it should not see",
+        "b": "the same: what comes later does not help",
+        "c": "lower, and even below 0.81",
+    },
+    answer="c",
+    replies={
+        "a": "What it should not see is, one place to the right, the very answer.",
+        "b": "The input at the next position *is* the target of this one.",
+        "c": "Right. It copies the answer from its input, and the better loss is the proof that something is wrong: "
+        "nobody can predict a source better than its entropy rate.",
+    },
+)
+
+cold_sampling = Question(
+    "cold_sampling",
+    objective="gpt.sampling",
+    text="Two tokens have probabilities 0.8 and 0.2. The logits are divided by a temperature of 0.5. What are the "
+    "probabilities now?",
+    choices={"a": "0.8 and 0.2", "b": "0.94 and 0.06", "c": "0.67 and 0.33"},
+    answer="b",
+    replies={
+        "a": "Dividing by 0.5 doubles the distance of the two logits, and the softmax lives on distances.",
+        "b": "Right: doubling the logits squares the probabilities, 0.64 to 0.04, and they are normalized again. Cold "
+        "sampling likes what is likely already.",
+        "c": "That is a temperature of 2: the square roots, normalized. Cold makes the likely more likely.",
+    },
+)
+
+cache_bytes = Question(
+    "cache_bytes",
+    objective="gpt.cache",
+    text="A model with 32 blocks and a width of 4096 keeps keys and values in 16 bits. How much memory does the cache of "
+    "*one* sequence of 4096 tokens take?",
+    choices={"a": "32 MiB", "b": "2 GiB", "c": "14 GiB, as much as the weights"},
+    answer="b",
+    replies={
+        "a": "That is the cache of a single block, and of the keys alone.",
+        "b": "Right: 2 tensors, 32 blocks, 4096 tokens, 4096 numbers, 2 bytes. A batch of eight takes more than the "
+        "weights of such a model (about 13 GiB).",
+        "c": "The weights do not enter: 2 tensors for each block, for each token a row of the width.",
+    },
+)
+
+one_more_token = Question(
+    "one_more_token",
+    objective="gpt.tools",
+    text="The mini GPT has positions for 64 tokens. It is exported with a dynamic length of at most 64. Somebody calls the "
+    "exported program with 65 tokens. What happens?",
+    choices={
+        "a": "it computes, and the last token gets no position",
+        "b": "it refuses: the range of the length is part of the program",
+        "c": "it is exported again for the new length",
+    },
+    answer="b",
+    replies={
+        "a": "The program has a contract about the shapes of its inputs. Is 65 within it?",
+        "b": "Right: the range that you declared is checked at every call, and the message says which input is out of "
+        "range.",
+        "c": "`torch.compile` would do that. An exported program stands alone: the Python code is no longer there.",
+    },
+)

@@ -14,6 +14,8 @@ class Objective(NamedTuple):
 START, TENSORS, AUTOGRAD = "00_start_here", "01_tensors", "02_autograd"
 MODULES, DATA = "03_modules", "04_data"
 TRAINING, MEMORY, PITFALLS = "05_training", "06_memory", "07_pitfalls"
+DISTRIBUTED = "08_distributed"
+GPT = "10_gpt"
 
 OBJECTIVES = (
     Objective(
@@ -150,4 +152,46 @@ OBJECTIVES = (
     Objective(
         "pitfalls.saving", "resume a run bit for bit, and load weights without undoing a tie", PITFALLS
     ),
+    Objective(
+        "distributed.ranks",
+        "start several processes that form a group, and read what became of each of them",
+        DISTRIBUTED,
+    ),
+    Objective(
+        "distributed.collectives", "say what a collective moves, and build one out of sends", DISTRIBUTED
+    ),
+    Objective(
+        "distributed.ddp", "make replicas that start equal and stay equal, with DDP and by hand", DISTRIBUTED
+    ),
+    Objective(
+        "distributed.communication",
+        "count the collectives of a training step, and leave out those that are needless",
+        DISTRIBUTED,
+    ),
+    Objective(
+        "distributed.data",
+        "give each rank its share of every epoch, also where it does not divide",
+        DISTRIBUTED,
+    ),
+    Objective(
+        "distributed.template",
+        "turn your training template into its DDP form, and launch it with torchrun",
+        DISTRIBUTED,
+    ),
+    Objective(
+        "distributed.memory", "say what each GPU holds under ZeRO and FSDP, and what that costs", DISTRIBUTED
+    ),
+    Objective(
+        "gpt.attention", "write causal attention by hand, and tell its usual mistakes by their effect", GPT
+    ),
+    Objective("gpt.fused", "use the fused attention with the right mask, and say which kernel runs", GPT),
+    Objective("gpt.model", "build a decoder with tied weights, and account for its parameters", GPT),
+    Objective("gpt.initialization", "judge a first loss against ln V, and repair the weights behind it", GPT),
+    Objective("gpt.data", "cut a text into inputs and targets, and hold out what is quoted nowhere", GPT),
+    Objective("gpt.floor", "say how low a loss can get, and take a lower one for a leak", GPT),
+    Objective("gpt.training", "train a GPT, and prove that it learned and does not cheat", GPT),
+    Objective("gpt.evaluation", "measure a whole text in bits per character, each token once", GPT),
+    Objective("gpt.sampling", "draw tokens with a temperature, top-k and top-p", GPT),
+    Objective("gpt.cache", "decode with a cache of keys and values, to the same numbers", GPT),
+    Objective("gpt.tools", "profile, parallelize and export a model of your own", GPT),
 )
