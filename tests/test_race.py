@@ -135,6 +135,12 @@ def test_a_model_beyond_the_budget_is_refused_and_a_tied_matrix_counts_once():
     assert r.count_parameters(tiny_gpt()) == 5 * 16 + 8 * 16 + 12 * 16 * 16 + 3 * 16
 
 
+@pytest.mark.parametrize("lengths", [(8, 100), (100, 8)])
+def test_a_text_that_is_too_short_is_told(lengths):
+    with pytest.raises(ValueError, match=f"{lengths[0]} for training and {lengths[1]} for validation"):
+        r.race(tiny_gpt(), *map(tokens, lengths), QUICK, progress=False)
+
+
 def test_the_budget_itself_is_allowed():
     r.check_budget(r.BUDGET.parameters, r.RaceSettings())
 

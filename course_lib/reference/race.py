@@ -115,10 +115,15 @@ def race(
 
     `model(idx)` gives logits (batch, seq, vocabulary); its blocks are in `model.blocks`.
     The same weights, settings and number of threads give the same losses.
-    Raises ValueError for a model or for settings that are beyond the budget.
+    Raises ValueError for a model or for settings that are beyond the budget, and for a text that is too short.
     """
     parameters = count_parameters(model)
     check_budget(parameters, settings)
+    if min(len(training), len(validation)) <= settings.seq:
+        raise ValueError(
+            f"Both texts need more than {settings.seq} tokens, the length of a window; they have "
+            f"{len(training):,} for training and {len(validation):,} for validation."
+        )
     losses = train(model, training, settings, progress)
     return RaceResult(settings, parameters, losses, full_validation_loss(model, validation, settings.seq))
 
