@@ -1,10 +1,10 @@
-"""The exercise of the sixty-second race, the last section of notebook 10."""
+"""The exercise and the question of the sixty-second race, the last section of notebook 10."""
 
 from __future__ import annotations
 
 import torch
 
-from course_lib.checking import Exercise, case, observe
+from course_lib.checking import Exercise, Question, case, observe
 from course_lib.reference import race as reference
 
 # ---- orthogonalize -----------------------------------------------------------------------------------------
@@ -238,3 +238,26 @@ def swaps_the_coefficients(update, steps=5):
         g = x @ x.mT
         x = 3.4445 * x + (2.0315 * g - 4.7750 * g @ g) @ x
     return x
+
+
+# ---- questions ---------------------------------------------------------------------------------------------
+
+race_ablation = Question(
+    "race_ablation",
+    objective="gpt.race",
+    text="The best entry uses Muon for the matrices, learning rates that go down to zero, and a head of its own. "
+    "One of the three is taken away, at full length. Which loss costs most?",
+    choices={
+        "a": "the decay: the rates stay what they are at the start",
+        "b": "Muon: AdamW trains the matrices too, at its own rate",
+        "c": "the head: it shares its weights with the embedding",
+    },
+    answer="a",
+    replies={
+        "a": "Yes, by far: about 0.2 of the loss, twice as much as the optimizer. A large rate covers ground quickly, "
+        "but the weights then rattle around a low place without getting into it. The decay lets them settle.",
+        "b": "It costs, about 0.1, but not most. The optimizer gets the attention, and the schedule gets more of the "
+        "loss: what a large rate won is only collected when it goes down.",
+        "c": "It costs least, some hundredths. A tied head has one matrix do two jobs, and saves parameters.",
+    },
+)
