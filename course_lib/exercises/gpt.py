@@ -729,8 +729,8 @@ block = Exercise(
         "`norm2`, then `ffn`.",
         "Two lines of the form `x = x + branch(norm(x))`. The names of the parts are given, as weights are loaded.",
     ),
-    why="The stream from the first embedding to the last norm is a sum, so a gradient reaches every block undiminished. "
-    "With the norm on the stream itself (as in the paper of 2017) it passes through every norm on its way, and deep "
+    why="The stream from the first embedding to the last norm is a sum, so a gradient reaches every block "
+    "undiminished. With the norm on the stream itself (as in the paper of 2017) it passes through every norm on its way, and deep "
     "models need a warm-up to survive their first steps.",
 )
 
@@ -2902,8 +2902,8 @@ tied_count = Question(
     replies={
         "a": "`parameters()` gives a tied Parameter once. A state dict has a key for each name, and the weight has two "
         "names.",
-        "b": "Right: the state dict has both names, so the table of 19.3 million is counted twice. (On disk it is once: "
-        "`torch.save` sees that the storage is shared.)",
+        "b": "Right: the state dict has both names, so the table of 19.3 million is counted twice. "
+        "(On disk it is once: `torch.save` sees that the storage is shared.)",
         "c": "`parameters()` gives a tied Parameter once, or the optimizer would update it twice.",
     },
 )
@@ -2919,7 +2919,7 @@ first_loss_of_a_gpt = Question(
         "a": "That would be a model that knows the answers.",
         "b": "That is what a model without an opinion has. Is this one without an opinion? The table of an "
         "`nn.Embedding` is drawn with a standard deviation of 1, and here it is the head as well.",
-        "c": "Right, twenty times too much. The model is certain, and wrong: it is sure that each token repeats itself.",
+        "c": "Right, twenty times too much. The model is certain, and wrong: each token, it says, repeats itself.",
     },
 )
 
@@ -2941,8 +2941,8 @@ noise_floor = Question(
 no_mask_loss = Question(
     "no_mask_loss",
     objective="gpt.training",
-    text="Two models are trained on a source with an entropy rate of 0.81 nats. They are the same, but one has no causal "
-    "mask. What is the loss of the one without a mask, compared with the right one?",
+    text="Two models are trained on a source with an entropy rate of 0.81 nats. They are the same, but "
+    "one has no causal mask. What is the loss of the one without a mask, compared with the right one?",
     choices={
         "a": "higher: it is distracted by tokens that it should not see",
         "b": "the same: what comes later does not help",
@@ -2975,8 +2975,8 @@ cold_sampling = Question(
 cache_bytes = Question(
     "cache_bytes",
     objective="gpt.cache",
-    text="A model with 32 blocks and a width of 4096 keeps keys and values in 16 bits. How much memory does the cache of "
-    "*one* sequence of 4096 tokens take?",
+    text="A model with 32 blocks and a width of 4096 keeps keys and values in 16 bits. How much memory does "
+    "the cache of *one* sequence of 4096 tokens take?",
     choices={"a": "32 MiB", "b": "2 GiB", "c": "14 GiB, as much as the weights"},
     answer="b",
     replies={
@@ -2990,8 +2990,8 @@ cache_bytes = Question(
 one_more_token = Question(
     "one_more_token",
     objective="gpt.tools",
-    text="The mini GPT has positions for 64 tokens. It is exported with a dynamic length of at most 64. Somebody calls the "
-    "exported program with 65 tokens. What happens?",
+    text="The mini GPT has positions for 64 tokens. It is exported with a dynamic length of at most 64. Somebody "
+    "calls the exported program with 65 tokens. What happens?",
     choices={
         "a": "it computes, and the last token gets no position",
         "b": "it refuses: the range of the length is part of the program",

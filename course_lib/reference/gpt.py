@@ -305,10 +305,9 @@ def generate(
     return idx
 
 
-Cache = tuple[Tensor, Tensor]  # the keys and values of all tokens so far, (B, H, T, D // H) each
-
-
-def kv_step(q: Tensor, k: Tensor, v: Tensor, cache: Cache | None) -> tuple[Tensor, Cache]:
+def kv_step(
+    q: Tensor, k: Tensor, v: Tensor, cache: tuple[Tensor, Tensor] | None
+) -> tuple[Tensor, tuple[Tensor, Tensor]]:
     """Attend with new tokens to all tokens so far, and remember theirs: return `(out, cache)`.
 
     `q`, `k` and `v` belong to the new tokens alone: (B, H, T, Dh). `cache` is None at first, and then what the
