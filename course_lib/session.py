@@ -34,7 +34,7 @@ from course_lib.kernel import notebook_cells, running_shell
 from course_lib.progress import Progress, default_path
 
 ATTEMPTS_BEFORE_SOLUTION = 3  # different wrong answers after which the solution is offered without the hints
-RACES_SHOWN = 5  # the best runs of the race that are listed with a new one
+RACES_SHOWN = 3  # the best runs of the race that are listed with a new one
 STRICT = "COURSE_LIB_STRICT"
 
 

@@ -157,6 +157,13 @@ def test_a_run_learns_and_the_same_run_gives_the_same_losses(matrix_lr):
     assert another.losses != results[0].losses
 
 
+def test_a_setting_names_the_size_and_what_is_unusual():
+    usual = r.RaceResult(r.RaceSettings(), 12_345, [], 1.0)
+    assert usual.setting == "12,345 parameters"
+    changed = replace(usual, settings=r.RaceSettings(lr=1e-3, zero_outputs=False))
+    assert changed.setting == "12,345 parameters, lr 0.001, zero_outputs False"
+
+
 def test_every_parameter_has_one_optimizer():
     model = tiny_gpt()
     for settings in (QUICK, replace(QUICK, matrix_lr=0.0)):

@@ -6,7 +6,7 @@ Names of sizes: batch sequences, seq tokens per sequence, rows and cols of a wei
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
@@ -99,9 +99,12 @@ class RaceResult:
 
     @property
     def setting(self) -> str:
-        """Size and choices in one line, for the record."""
-        chosen = ", ".join(f"{name} {value}" for name, value in asdict(self.settings).items())
-        return f"{self.parameters:,} parameters, {chosen}"
+        """Size, and the choices that are not the usual ones, in one line for the record."""
+        chosen = {f.name: getattr(self.settings, f.name) for f in fields(RaceSettings)}
+        unusual = [
+            f"{name} {value}" for name, value in chosen.items() if value != getattr(RaceSettings, name)
+        ]
+        return ", ".join([f"{self.parameters:,} parameters", *unusual])
 
 
 def race(
