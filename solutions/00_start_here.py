@@ -43,7 +43,7 @@
 # | 07 pitfalls | why does this code run and still not learn? |
 # | 08 distributed *(to come)* | what do several processes exchange? |
 # | 09 inference *(to come)* | what leaves the laboratory, and in which format? |
-# | 10 mini GPT *(to come)* | how does all of it fit together? |
+# | 10 mini GPT | how does all of it fit together? |
 #
 # The notebooks without *(to come)* exist today.
 
