@@ -6,7 +6,7 @@ The names are looked up on first use, so that `python -m course_lib` starts with
 """
 # A Python that is too old reads this file before `__main__` can say so: keep to what every Python knows.
 
-__all__ = ["check", "hint", "passing", "predict", "progress", "solution"]
+__all__ = ["check", "hint", "passing", "predict", "progress", "record_race", "solution"]
 
 
 def __getattr__(name):

@@ -1,4 +1,4 @@
-"""What this learner has done: attempts, hints and predictions in one SQLite file.
+"""What this learner has done: attempts, hints, predictions and races in one SQLite file.
 
 Nothing in here ever raises into a notebook.  What goes wrong with the file becomes one plain sentence in
 `Progress.notices`, the check goes on, and a file that cannot be read is kept aside, never deleted.
@@ -34,6 +34,10 @@ SCHEMA = (
         choice TEXT NOT NULL, correct INTEGER NOT NULL)""",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+
+# A table that came later. It is made with its first row, so that a file of this version stays one for every release.
+RACE_TABLE = """CREATE TABLE IF NOT EXISTS race (
+    id INTEGER PRIMARY KEY, at TEXT NOT NULL, corpus TEXT NOT NULL, setting TEXT NOT NULL, loss REAL NOT NULL)"""
 
 # What SQLite says, and what that means to a person.
 REASONS = (
@@ -86,6 +90,16 @@ class Progress:
             (_now(), question, choice, bool(correct)),
         )
 
+    def record_race(self, corpus: str, setting: str, loss: float) -> None:
+        """Note a run on `corpus` with its `setting`, in words, and its loss, which is finite."""
+
+        def run(connection: sqlite3.Connection) -> None:
+            connection.execute(RACE_TABLE)
+            sql = "INSERT INTO race (at, corpus, setting, loss) VALUES (?, ?, ?, ?)"
+            connection.execute(sql, (_now(), corpus, setting, loss))
+
+        self._transact(run)
+
     def record_reset(self, exercise: str) -> None:
         """Begin `exercise` afresh: what was done so far stays on file, but counts no longer."""
 
@@ -136,6 +150,15 @@ class Progress:
         """Whether the learner ever chose the right answer."""
         sql = "SELECT count(*) FROM prediction WHERE question = ? AND correct"
         return self._value(sql, question, default=0) > 0
+
+    def best_races(self, corpus: str, count: int) -> list[tuple[float, str]]:
+        """(loss, setting) of the best runs on `corpus`, at most `count` of them, the lowest loss first."""
+        if not self._value("SELECT count(*) FROM sqlite_master WHERE name = ?", "race", default=0):
+            return []
+        sql = "SELECT loss, setting FROM race WHERE corpus = ? ORDER BY loss, id LIMIT ?"
+        return self._operate(
+            lambda connection: connection.execute(sql, (corpus, count)).fetchall(), default=[]
+        )
 
     # -- the file --------------------------------------------------------------------------------------
 

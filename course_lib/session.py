@@ -1,4 +1,4 @@
-"""What a notebook imports: check, hint, solution, predict, passing, progress.
+"""What a notebook imports: check, hint, solution, predict, passing, progress, record_race.
 
 These functions find the learner's answer, have it judged, show the result and remember it. They never raise for
 a wrong answer, unless strict mode is on (COURSE_LIB_STRICT=1): then `check` and `predict` raise `CheckFailed`.
@@ -7,6 +7,7 @@ a wrong answer, unless strict mode is on (COURSE_LIB_STRICT=1): then `check` and
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import sys
 import tempfile
@@ -33,6 +34,7 @@ from course_lib.kernel import notebook_cells, running_shell
 from course_lib.progress import Progress, default_path
 
 ATTEMPTS_BEFORE_SOLUTION = 3  # different wrong answers after which the solution is offered without the hints
+RACES_SHOWN = 3  # the best runs of the race that are listed with a new one
 STRICT = "COURSE_LIB_STRICT"
 
 
@@ -97,6 +99,25 @@ def passing(answer: Callable | type | str) -> Any:
         return answer if callable(answer) else found.load()
     _say(f"Using the course's {exercise.name} here, until yours passes its check.")
     return exercise.reference
+
+
+def record_race(corpus: str, setting: object, loss: float) -> None:
+    """Note a run of the race on `corpus`, and show the best runs on it so far: loss and setting."""
+    if not math.isfinite(loss):
+        _say(f"A loss of {loss} is no record, and is not kept. A smaller learning rate may help.")
+        return
+    best = store().best_races(corpus, 1)
+    store().record_race(corpus, str(setting), float(loss))
+    if not best:
+        _say(f"Your first run on {corpus}: {loss:.3f}. It is the one to beat.")
+    elif loss < best[0][0]:
+        _say(f"A new record on {corpus}: {loss:.3f}. It was {best[0][0]:.3f}.")
+    else:
+        _say(f"{loss:.3f} on {corpus}. Your record stays {best[0][0]:.3f}.")
+    for place, (record, how) in enumerate(store().best_races(corpus, RACES_SHOWN), start=1):
+        _say(f"  {place}  {record:.3f}  {how}")
+    for notice in _take_notices():
+        _say(notice)
 
 
 def progress() -> None:

@@ -43,9 +43,7 @@
 # | 07 pitfalls | why does this code run and still not learn? |
 # | 08 distributed | what do several processes exchange? |
 # | 09 inference | what leaves the laboratory, and in which format? |
-# | 10 mini GPT *(to come)* | how does all of it fit together? |
-#
-# The notebooks without *(to come)* exist today.
+# | 10 mini GPT | how does all of it fit together? |
 
 # %%
 import inspect

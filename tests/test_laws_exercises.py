@@ -301,13 +301,19 @@ def test_a_module_that_registers_too_much_fails(exercise, leave):
     assert judge_live(exercise, Answer).verdict is not Verdict.PASSED
 
 
+def doubled(output):
+    """Twice the numbers, also of a model that returns logits and a loss."""
+    return tuple(map(doubled, output)) if isinstance(output, tuple) else output * 2
+
+
 @pytest.mark.parametrize("exercise", MODULES, ids=lambda e: e.name)
 def test_a_module_that_is_right_only_in_one_mode_fails(exercise):
     for mode in (True, False):
 
         class Answer(exercise.reference):
-            def forward(self, x):
-                return super().forward(x) if self.training is mode else super().forward(x) * 2  # noqa: B023
+            def forward(self, *inputs):
+                output = super().forward(*inputs)
+                return output if self.training is mode else doubled(output)  # noqa: B023
 
         assert judge_live(exercise, Answer).verdict is not Verdict.PASSED
 
@@ -319,11 +325,26 @@ def test_a_module_that_is_right_only_with_its_initial_weights_fails(exercise):
             super().__init__(*args, **kwargs)
             self.initial = [parameter.detach().clone() for parameter in self.parameters()]
 
-        def forward(self, x):
+        def forward(self, *inputs):
+            output = super().forward(*inputs)
             as_new = all(map(torch.equal, self.initial, self.parameters()))
-            return super().forward(x) if as_new else super().forward(x) * 2
+            return output if as_new else doubled(output)
 
     assert judge_live(exercise, Answer).verdict is not Verdict.PASSED
+
+
+def always_draws(exercise: Exercise) -> bool:
+    """Whether the reference takes numbers from PyTorch's global generator in each of its calls."""
+    draws = []
+
+    def look(call, args, kwargs):
+        before = torch.get_rng_state()
+        result = call(*args, **kwargs)
+        draws.append(not torch.equal(before, torch.get_rng_state()))
+        return result
+
+    judge_live(exercise, variant(exercise, look))
+    return all(draws)
 
 
 @each_exercise
@@ -337,7 +358,10 @@ def test_a_module_that_is_right_only_with_its_initial_weights_fails(exercise):
     ],
     ids=["default dtype", "grad mode", "threads", "random state"],
 )
-def test_an_answer_that_changes_global_state_fails(exercise, leave_changed):
+def test_an_answer_that_changes_global_state_fails(exercise, leave_changed, request):
+    if request.node.callspec.id.startswith("random state") and always_draws(exercise):
+        pytest.skip("every right answer draws from the global generator: how often is its own affair")
+
     def answer(call, args, kwargs):
         result = call(*args, **kwargs)
         leave_changed()

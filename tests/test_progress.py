@@ -151,6 +151,27 @@ class TestWhatIsKnown:
         assert progress.first_prediction("q") == "a"
         assert progress.answered("q") is True
 
+    def test_the_best_races_come_first_and_the_earlier_of_equals(self, progress: Progress) -> None:
+        for setting, loss in [("a", 2.0), ("b", 1.5), ("c", 1.5), ("d", 1.75)]:
+            progress.record_race("topics", setting, loss)
+        progress.record_race("my letters", "e", 1.0)
+        assert progress.best_races("topics", 3) == [(1.5, "b"), (1.5, "c"), (1.75, "d")]
+        assert Progress(progress.path).best_races("my letters", 3) == [(1.0, "e")]
+
+    def test_without_a_race_there_is_none_and_asking_makes_no_table(
+        self, progress: Progress, path: Path
+    ) -> None:
+        assert progress.best_races("topics", 3) == []
+        assert not path.exists()
+        progress.record_hint("e", 1)
+        assert progress.best_races("topics", 3) == progress.notices == []
+        assert rows(path, "SELECT count(*) FROM sqlite_master WHERE name = 'race'") == [(0,)]
+
+    def test_a_loss_that_sqlite_cannot_hold_is_a_notice(self, progress: Progress) -> None:
+        progress.record_race("topics", "a", float("nan"))
+        assert "not being saved" in only(progress.notices)
+        assert progress.best_races("topics", 3) == []
+
     def test_another_session_knows_it_and_times_are_utc(self, progress: Progress, path: Path) -> None:
         progress.record_attempt("e", "a", "passed", "")
         assert Progress(path).state("e") == "passed"
@@ -207,6 +228,24 @@ class TestKilled:
         progress = Progress(path)
         progress.record_attempt("e", "after", "passed", "")
         assert progress.state("e") == "passed"
+        assert progress.notices == []
+
+    def test_in_the_middle_of_recording_races(self, path: Path) -> None:
+        script = (
+            "import sys\n"
+            "from course_lib.progress import Progress\n"
+            "progress = Progress(sys.argv[1])\n"
+            "for i in range(10_000):\n"
+            "    progress.record_race('topics', str(i), float(i))\n"
+            "    print(i, flush=True)\n"
+        )
+        writer = start(script, path)
+        for _ in range(20):
+            writer.stdout.readline()
+        writer.kill()
+        writer.communicate()
+        progress = Progress(path)
+        assert [setting for _, setting in progress.best_races("topics", 20)] == [str(i) for i in range(20)]
         assert progress.notices == []
 
     def test_with_half_a_transaction_already_in_the_file(self, progress: Progress, path: Path) -> None:

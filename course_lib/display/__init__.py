@@ -11,6 +11,8 @@ _MODULES = {
     "show_graph": "graph",
     "show_backward": "backward",
     "Curves": "curves",
+    "show_losses": "curves",
+    "show_attention": "attention",
     "show_number_line": "numberline",
     "show_memory": "memory",
     "show_trace": "timeline",

@@ -66,3 +66,35 @@ def _draw(axes: Axes, name: str, values: list[float], color: str) -> None:
     if missing:
         axes.plot([], [], ":", color=STATE_COLORS["failed"], label="not finite")
         axes.legend(fontsize=7, frameon=False, labelcolor=INK)
+
+
+def show_losses(runs: dict[str, list[float]], levels: dict[str, float]) -> Picture:
+    """Losses by step, one line for each run, against horizontal lines that say what a loss means.
+
+    `levels` are named losses, for example {"ln V": 2.08, "entropy rate": 0.81}. A line below the lowest is suspect.
+    """
+    figure = new_figure(6.4, 3.0)
+    axes = figure.subplots()
+    quiet(axes)
+    axes.set_xlabel("step", fontsize=8, color=INK)
+    axes.set_ylabel("loss, nats per token", fontsize=8, color=INK)
+    for position, (name, values) in enumerate(runs.items()):
+        color = TENSOR_COLORS[position % len(TENSOR_COLORS)]
+        axes.plot(range(len(values)), values, color=color, linewidth=1.4, label=name)
+    for name, level in levels.items():
+        axes.axhline(level, color=INK, linewidth=1, linestyle=":")
+        axes.annotate(
+            name,
+            (1, level),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, -3),
+            textcoords="offset points",
+            fontsize=8,
+            color=INK,
+        )
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8, frameon=False, labelcolor=INK)
+    said = "; ".join(f"{name} ends at {values[-1]:.2f}" for name, values in runs.items())
+    return Picture(
+        to_png(figure), f"losses: {said}; {', '.join(f'{n} is {v:.2f}' for n, v in levels.items())}"
+    )

@@ -36,6 +36,7 @@ NOTEBOOKS = (
     Notebook("07_pitfalls", "The pitfalls clinic"),
     Notebook("08_distributed", "Distributed: several processes, one model"),
     Notebook("09_inference", "Inference and deployment"),
+    Notebook("10_gpt", "Mini GPT"),
 )
 
 

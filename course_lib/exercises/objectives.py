@@ -16,6 +16,7 @@ MODULES, DATA = "03_modules", "04_data"
 TRAINING, MEMORY, PITFALLS = "05_training", "06_memory", "07_pitfalls"
 DISTRIBUTED = "08_distributed"
 INFERENCE = "09_inference"
+GPT = "10_gpt"
 
 OBJECTIVES = (
     Objective(
@@ -202,4 +203,17 @@ OBJECTIVES = (
     ),
     Objective("inference.trust", "load a file from a stranger without running what is in it", INFERENCE),
     Objective("inference.weights", "save and load tied weights in a format that holds no code", INFERENCE),
+    Objective(
+        "gpt.attention", "write causal attention by hand, and tell its usual mistakes by their effect", GPT
+    ),
+    Objective("gpt.fused", "use the fused attention with the right mask, and say which kernel runs", GPT),
+    Objective("gpt.model", "build a decoder with tied weights, and account for its parameters", GPT),
+    Objective("gpt.initialization", "judge a first loss against ln V, and repair the weights behind it", GPT),
+    Objective("gpt.data", "cut a text into inputs and targets, and hold out what is quoted nowhere", GPT),
+    Objective("gpt.floor", "say how low a loss can get, and take a lower one for a leak", GPT),
+    Objective("gpt.training", "train a GPT, and prove that it learned and does not cheat", GPT),
+    Objective("gpt.evaluation", "measure a whole text in bits per character, each token once", GPT),
+    Objective("gpt.sampling", "draw tokens with a temperature, top-k and top-p", GPT),
+    Objective("gpt.cache", "decode with a cache of keys and values, to the same numbers", GPT),
+    Objective("gpt.tools", "profile, parallelize and export a model of your own", GPT),
 )
