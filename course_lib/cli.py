@@ -31,7 +31,8 @@ QUIET_LAB = (  # Lab would ask about news at its first start, and look for updat
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
 )
 REPEATABLE = {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99", "PYTHONHASHSEED": "0"}
-TWO_AT_ONCE = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")  # tests/conftest.py says what goes first
+# Most tests wait for a kernel, a browser or a process; tests/conftest.py says what begins first.
+TWO_AT_ONCE = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
 COULD_NOT_RUN = 2
 INTERRUPTED = 130
 

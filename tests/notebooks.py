@@ -122,9 +122,7 @@ def run(notebook: NotebookNode, scratch: Path) -> NotebookNode:
 
 def errors(notebook: NotebookNode) -> list[NotebookNode]:
     """The cells that raised although no tag announces it."""
-    plain = [
-        cell for cell in code_cells(notebook) if "raises-exception" not in cell.metadata.get("tags", [])
-    ]
+    plain = [cell for cell in code_cells(notebook) if "raises-exception" not in cell.metadata.get("tags", [])]
     return [cell for cell in plain if any(output.output_type == "error" for output in cell.outputs)]
 
 

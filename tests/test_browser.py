@@ -51,8 +51,11 @@ KERNEL_READY = """() => {
     const kernel = session?.session?.kernel;
     return session?.isReady && kernel?.connectionStatus == "connected" && kernel?.status == "idle"; }"""
 CONTENT = "() => JSON.stringify(window.jupyterapp.shell.currentWidget.content.model.toJSON())"
-ALL_EXECUTED = """() => [...window.jupyterapp.shell.currentWidget.content.model.cells]
-    .every(cell => cell.type != "code" || cell.toJSON().execution_count)"""
+RUN_TO_THE_END = """() => {  // or to an error, where Run All stops
+    const cells = [...window.jupyterapp.shell.currentWidget.content.model.cells].map(cell => cell.toJSON());
+    const plain = cells.filter(cell => !(cell.metadata.tags || []).includes("raises-exception"));
+    const stopped = plain.some(cell => (cell.outputs || []).some(output => output.output_type == "error"));
+    return stopped || cells.every(cell => cell.cell_type != "code" || cell.execution_count); }"""
 
 
 def _settings(folder: Path) -> Path:
@@ -138,7 +141,7 @@ class Notebook:
         self.elsewhere: list[str] = []
         self.page.on("request", self._note_request)
         self.page.goto(f"{lab.url}/lab/tree/{name}?token={lab.token}&reset")
-        self.page.wait_for_function(KERNEL_READY, timeout=120_000)
+        self.page.wait_for_function(KERNEL_READY, polling=100, timeout=120_000)
         self.pictures, self.prefix = pictures, ""
 
     def _note_request(self, request) -> None:
@@ -181,8 +184,8 @@ class Notebook:
     def run_all(self) -> nbformat.NotebookNode:
         """Run All, and the notebook with its outputs."""
         self.command("notebook:run-all-cells")
-        self.page.wait_for_function(ALL_EXECUTED, timeout=600_000)
-        self.page.wait_for_function(KERNEL_READY, timeout=60_000)
+        self.page.wait_for_function(RUN_TO_THE_END, polling=500, timeout=600_000)
+        self.page.wait_for_function(KERNEL_READY, polling=100, timeout=60_000)
         return nbformat.reads(self.page.evaluate(CONTENT), as_version=4)
 
     def picture(self, name: str, what) -> None:

@@ -57,10 +57,11 @@ def judged(exercise: Exercise, answer: Callable) -> tuple[Report, list[str]]:
 
 
 def process_state() -> dict[str, Any]:
+    """Whatever code can leave changed, in a form that `==` compares."""
     return {
         **global_state(),
         "random state of PyTorch": torch.get_rng_state().tolist(),
-        "random state of NumPy": np.random.get_state(legacy=False)["state"]["key"].tolist(),
+        "random state of NumPy": [part.tolist() for part in map(np.asarray, np.random.get_state())],
         "random state of Python": random.getstate(),
         "warning filters": list(warnings.filters),
     }
