@@ -303,12 +303,13 @@ print(launch(uneven_mean).results, "mean of the means:", (11.5 + 2.0) / 2)
 
 # %% objective="distributed.collectives"
 def pass_it_on():
-    rank, world = dist.get_rank(), dist.get_world_size()
-    received = torch.empty(1)
-    sending = dist.isend(torch.tensor([10.0 * rank]), (rank + 1) % world)
-    dist.recv(received, (rank - 1) % world)
-    sending.wait()
-    return received.item()
+    me, world = dist.get_rank(), dist.get_world_size()
+    left, right = (me - 1) % world, (me + 1) % world
+    arrived = torch.empty(1)
+    work = dist.isend(torch.tensor([10.0 * me]), right)
+    dist.recv(arrived, left)
+    work.wait()
+    return arrived.item()
 
 
 launch(pass_it_on, ranks=3).results
@@ -704,7 +705,7 @@ print("still tied:", outcome.results, calls_of(outcome)[-1])
 
 # %% objective="distributed.ddp" tags=["raises-exception"]
 plain = nn.Linear(4, 1)
-ddp = DistributedDataParallel(plain.to(rank))
+ddp = DistributedDataParallel(plain.to(rank))  # noqa: F821
 
 # %% [markdown]
 # It comes from the environment, and it is the *local* rank: on the second machine, rank 8 has no GPU number 8.
@@ -767,11 +768,11 @@ for sharded in (False, True):
 # The sampler shuffles by its seed and the epoch. The epoch it does not know, unless you tell it:
 
 # %% objective="distributed.data"
-sampler = DistributedSampler(range(6), num_replicas=2, rank=0, seed=0)
-print("not told:", [list(sampler) for epoch in range(2)])
+share = DistributedSampler(range(6), num_replicas=2, rank=0, seed=0)
+print("not told:", [list(share) for epoch in range(2)])
 for epoch in range(2):
-    sampler.set_epoch(epoch)
-    print(f"epoch {epoch}: ", list(sampler))
+    share.set_epoch(epoch)
+    print(f"epoch {epoch}: ", list(share))
 
 # %% [markdown]
 # > **Classic mistake: no `set_epoch`.**
@@ -1235,6 +1236,9 @@ def held_by(model: nn.Module) -> dict[str, tuple[int, int]]:
             found[f"layer {name}"] = (sum(p.numel() for p in own), sum(p.numel() for p in layer.parameters()))
     return found
 
+
+# %% [markdown]
+# We look before the step, at the beginning of each layer's forward pass, and after each pass:
 
 # %% objective="distributed.memory"
 def watch_a_step():
