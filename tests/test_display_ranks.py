@@ -41,6 +41,12 @@ def test_a_number_that_moved_keeps_its_owners_color_and_a_sum_has_none():
     assert added.text.splitlines()[1] == "  rank 0: [1.] -> [6.]"
 
 
+def test_a_sum_that_equals_a_number_from_before_did_not_move():
+    before = [torch.tensor([0.0, 1.0]), torch.tensor([5.0, 6.0])]
+    added = show_collective("reduce_scatter", before, [torch.tensor([5.0]), torch.tensor([7.0])])
+    assert added.html.count('class="cell made">') == 2
+
+
 def test_before_and_after_must_have_equally_many_ranks():
     with pytest.raises(ValueError, match="zip"):
         show_collective("broadcast", [torch.ones(1)], [torch.ones(1), torch.ones(1)])
