@@ -461,11 +461,12 @@ class _Journal(TorchDispatchMode):
 
 def _group_of(args: tuple) -> tuple[str, list[int]]:
     """The process group among the arguments of an operator: its name and its ranks."""
-    from torch._C._distributed_c10d import ProcessGroup, _resolve_process_group
-
     for arg in args:
         with contextlib.suppress(Exception):
-            group = _resolve_process_group(arg) if isinstance(arg, str) else ProcessGroup.unbox(arg)
+            by_name = (
+                dist.distributed_c10d._resolve_process_group
+            )  # private, as is unbox; the world where they fail
+            group = by_name(arg) if isinstance(arg, str) else dist.ProcessGroup.unbox(arg)
             return group.group_name, list(dist.get_process_group_ranks(group))
     return "", list(range(dist.get_world_size()))
 
@@ -485,7 +486,8 @@ def _elements(arg: Any) -> int:
 @contextlib.contextmanager
 def _waits_noted(journal: _Journal):
     """`work.wait()` says when it begins and ends, so that a rank that waits is told from one that pauses."""
-    original = dist.Work.wait
+    work_type = dist.distributed_c10d.Work
+    original = work_type.wait
 
     def wait(work, *args: Any, **kwargs: Any) -> Any:
         journal.write(wait=True)
@@ -494,11 +496,11 @@ def _waits_noted(journal: _Journal):
         finally:
             journal.write(wait=False)
 
-    dist.Work.wait = wait
+    work_type.wait = wait
     try:
         yield
     finally:
-        dist.Work.wait = original
+        work_type.wait = original
 
 
 def _run_rank(

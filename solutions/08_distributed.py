@@ -142,8 +142,12 @@ launch(one_leaves)
 # %% [markdown]
 # Rank 0 would wait to this day.
 # Our launcher keeps a journal of the calls of each rank, so it sees that nobody will come, and ends both.
-# A real job shows nothing: the GPUs are busy, the log stands still, and half an hour later comes a timeout.
-#
+# A real job shows nothing: the log stands still, until a timeout ends it. By default that takes a while:
+
+# %% objective="distributed.ranks"
+print("gloo gives up after", dist.constants.default_pg_timeout)
+
+# %% [markdown]
 # A rank that raises leaves the others in the same place:
 
 # %% objective="distributed.ranks"
@@ -299,12 +303,13 @@ print(launch(uneven_mean).results, "mean of the means:", (11.5 + 2.0) / 2)
 
 # %% objective="distributed.collectives"
 def pass_it_on():
-    rank, world = dist.get_rank(), dist.get_world_size()
-    received = torch.empty(1)
-    sending = dist.isend(torch.tensor([10.0 * rank]), (rank + 1) % world)
-    dist.recv(received, (rank - 1) % world)
-    sending.wait()
-    return received.item()
+    me, world = dist.get_rank(), dist.get_world_size()
+    left, right = (me - 1) % world, (me + 1) % world
+    arrived = torch.empty(1)
+    work = dist.isend(torch.tensor([10.0 * me]), right)
+    dist.recv(arrived, left)
+    work.wait()
+    return arrived.item()
 
 
 launch(pass_it_on, ranks=3).results
@@ -500,7 +505,8 @@ for scale in (2.0, 0.5):
 
 # %% [markdown]
 # A factor is right in one case only: when each rank's loss is a *sum* over its samples divided by the number of
-# samples in all ranks. Then the mean over ranks divides once too often, and `* world_size` takes that back.
+# samples in all ranks. Then the mean over ranks divides once too often, and `* world_size` takes that back
+# (section 4 shows it).
 #
 # Write the averaging yourself, once:
 #
@@ -552,8 +558,26 @@ torch.allclose(launch(by_hand).results[1], alone, atol=1e-6)
 
 # %% [markdown]
 # What does the real one do better? It does not wait for the end of backward.
-# Gradients are collected in *buckets* (25 MB each, by default), and a bucket leaves as soon as it is full, while backward
-# goes on. That hides most of the sending. (How much, only a machine with GPUs can show; *not shown here*.)
+# Gradients are collected in *buckets*, and a bucket leaves as soon as it is full, while backward goes on.
+# That hides much of the sending. (How much, only a machine with GPUs can show; *not shown here*.)
+# Four layers of 10,000 numbers, with buckets of two sizes:
+
+# %% objective="distributed.communication"
+def in_buckets(megabytes: float) -> None:
+    layers = [nn.Linear(100, 100, bias=False) for _ in range(4)]
+    ddp = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=megabytes)
+    for _ in range(2):
+        ddp(torch.ones(1, 100)).sum().backward()
+
+
+for megabytes in (25, 0.05):
+    calls = launch(in_buckets, megabytes).ranks[0].collectives
+    print(megabytes, "MB:", [call.numel for call in calls if call.name == "all_reduce"])
+
+# %% [markdown]
+# 25 MB is the default, and all gradients fit into one bucket.
+# With small buckets the second step needs two messages. (In the first step DDP learns in which order gradients come;
+# then it forms the buckets.)
 #
 # ### Where DDP does not look
 #
@@ -677,9 +701,16 @@ print("still tied:", outcome.results, calls_of(outcome)[-1])
 # ddp = DistributedDataParallel(model.to(device), device_ids=[device.index])
 # ```
 #
-# You also read `DDP(model.to(rank))`. It leaves open where `rank` comes from, and on the second machine rank 8 has
-# no GPU number 8. `device_ids` moves the inputs of `forward` to that GPU; without it, moving them is up to you.
-# On a CPU it is an error:
+# You also read this line. It leaves open where `rank` comes from:
+
+# %% objective="distributed.ddp" tags=["raises-exception"]
+plain = nn.Linear(4, 1)
+ddp = DistributedDataParallel(plain.to(rank))  # noqa: F821
+
+# %% [markdown]
+# It comes from the environment, and it is the *local* rank: on the second machine, rank 8 has no GPU number 8.
+# Nor does that line divide the data (section 4), and it leaves out `device_ids`, which makes DDP move the inputs of
+# `forward` to that GPU. (Without it, moving them is up to you.) On a CPU, `device_ids` is an error:
 
 # %% objective="distributed.ddp"
 def with_device_ids():
@@ -692,11 +723,24 @@ def with_device_ids():
 launch(with_device_ids, ranks=1).results[0]
 
 # %% [markdown]
+# The backend for NVIDIA GPUs is not in a PyTorch that was built without them:
+
+# %% objective="distributed.ddp" tags=["nbval-ignore-output"]
+def ask_for_nccl():
+    try:
+        dist.new_group(backend="nccl")
+    except RuntimeError as error:
+        return str(error)
+    return "this PyTorch has NCCL"
+
+
+launch(ask_for_nccl, ranks=1).results[0]
+
+# %% [markdown]
 # `nn.DataParallel` is the older way: one process, one thread per GPU, the model copied anew in every step.
 # Its documentation recommends DDP instead. Without a GPU it does nothing at all:
 
 # %% objective="distributed.ddp"
-plain = nn.Linear(4, 1)
 parallel = nn.DataParallel(plain)
 print("devices:", parallel.device_ids, " same result:", torch.equal(parallel(x), plain(x)))
 
@@ -724,11 +768,11 @@ for sharded in (False, True):
 # The sampler shuffles by its seed and the epoch. The epoch it does not know, unless you tell it:
 
 # %% objective="distributed.data"
-sampler = DistributedSampler(range(6), num_replicas=2, rank=0, seed=0)
-print("not told:", [list(sampler) for epoch in range(2)])
+share = DistributedSampler(range(6), num_replicas=2, rank=0, seed=0)
+print("not told:", [list(share) for epoch in range(2)])
 for epoch in range(2):
-    sampler.set_epoch(epoch)
-    print(f"epoch {epoch}: ", list(sampler))
+    share.set_epoch(epoch)
+    print(f"epoch {epoch}: ", list(share))
 
 # %% [markdown]
 # > **Classic mistake: no `set_epoch`.**
@@ -1192,6 +1236,9 @@ def held_by(model: nn.Module) -> dict[str, tuple[int, int]]:
             found[f"layer {name}"] = (sum(p.numel() for p in own), sum(p.numel() for p in layer.parameters()))
     return found
 
+
+# %% [markdown]
+# We look before the step, at the beginning of each layer's forward pass, and after each pass:
 
 # %% objective="distributed.memory"
 def watch_a_step():

@@ -84,11 +84,14 @@ def _block(report: RankReport) -> str:
 
 
 def show_collective(name: str, before: Sequence[Tensor], after: Sequence[Tensor]) -> Face:
-    """What each rank held before and after: (n,) numbers each. A number that moved keeps its first owner's color.
+    """What each rank held before and after: (n,) numbers each.
 
-    A number that no rank held before was computed on the way; its frame is dashed.
+    Where all numbers were there before, they moved, and each keeps the color of its (first) owner. Where some were
+    not, the collective computes, and a number that equals one from before does so by accident: all are dashed.
     """
     owners = {value: rank for rank in reversed(range(len(before))) for value in _values(before[rank])}
+    if any(value not in owners for x in after for value in _values(x)):
+        owners = {}
     rows = [
         f"<tr><td>{_name(rank)}</td><td>{_cells(x, dict.fromkeys(_values(x), rank))}</td>"
         f"<td>&rarr;</td><td>{_cells(y, owners)}</td></tr>"
