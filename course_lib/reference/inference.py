@@ -81,9 +81,9 @@ def count_graphs(function: Callable, calls: Iterable[tuple]) -> int:
     """Return how many graphs `torch.compile` makes of `function`, called with each of `calls` in turn.
 
     Each call is a tuple of arguments. All options of `torch.compile` but the backend are the defaults.
-    The count is that of a fresh start: what was compiled before has no influence (`torch.compiler.reset()`).
-    No C++ compiler is needed: write a backend. It is a function that `torch.compile` calls for each graph
-    with `(graph_module, example_inputs)`, and that returns what is to run in place of the graph.
+    The count is that of a fresh start: what was compiled before has no influence (`torch.compiler` can be told
+    to forget). No C++ compiler is needed: write a backend. It is a function that `torch.compile` calls for each
+    graph with `(graph_module, example_inputs)`, and that returns what is to run in place of the graph.
     """
     graphs = []
 
