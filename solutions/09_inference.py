@@ -185,7 +185,7 @@ def predict_logits(model: nn.Module, x: Tensor, batch_size: int) -> Tensor:
 
     `x` has shape (rows, ...), with at least one row. The model is called with at most `batch_size` rows at a time.
     It answers in eval mode, so that no answer depends on the other rows or on chance.
-    No graph is recorded, and the result requires no gradient.
+    No graph is recorded, the result requires no gradient, and no random number is drawn.
     Afterwards each submodule is in the mode in which it was. Parameters and buffers are not changed.
     """
     ### BEGIN SOLUTION
