@@ -185,7 +185,7 @@ def predict_logits(model: nn.Module, x: Tensor, batch_size: int) -> Tensor:
 
     `x` has shape (rows, ...), with at least one row. The model is called with at most `batch_size` rows at a time.
     It answers in eval mode, so that no answer depends on the other rows or on chance.
-    No graph is recorded, and the result requires no gradient.
+    No graph is recorded, the result requires no gradient, and no random number is drawn.
     Afterwards each submodule is in the mode in which it was. Parameters and buffers are not changed.
     """
     ### BEGIN SOLUTION
@@ -509,7 +509,7 @@ predict("compile_first", "c")
 def show_graph_code(graph: torch.fx.GraphModule, example_inputs: list) -> Callable:
     """A backend that compiles nothing: it prints what it was given, and lets it run as it is."""
     print(graph.code.strip())
-    return graph.forward
+    return graph
 
 
 def wave(x: Tensor) -> Tensor:
@@ -537,9 +537,9 @@ def count_graphs(function: Callable, calls: Iterable[tuple]) -> int:
     """Return how many graphs `torch.compile` makes of `function`, called with each of `calls` in turn.
 
     Each call is a tuple of arguments. All options of `torch.compile` but the backend are the defaults.
-    The count is that of a fresh start: what was compiled before has no influence (`torch.compiler.reset()`).
-    No C++ compiler is needed: write a backend. It is a function that `torch.compile` calls for each graph
-    with `(graph_module, example_inputs)`, and that returns what is to run in place of the graph.
+    The count is that of a fresh start: what was compiled before has no influence (`torch.compiler` can be told
+    to forget). No C++ compiler is needed: write a backend. It is a function that `torch.compile` calls for each
+    graph with `(graph_module, example_inputs)`, and that returns what is to run in place of the graph.
     """
     ### BEGIN SOLUTION
     graphs = []

@@ -33,9 +33,9 @@ def test_the_stored_outputs_are_those_with_onnx():
 def test_checking_does_not_import_the_compiler():
     """It takes seconds, and most notebooks never compile."""
     code = (
-        "import sys; from course_lib import exercises; from course_lib.checking import judge_callable\n"
-        "for name in ('clear_', 'predict_logits', 'pad_requests'):\n"
-        "    exercise = exercises.exercise(name)\n"
+        "import sys; from course_lib.exercises import inference, tensors\n"
+        "from course_lib.checking import judge_callable\n"
+        "for exercise in (tensors.clear_, inference.predict_logits, inference.pad_requests):\n"
         "    assert judge_callable(exercise, exercise.reference).passed\n"
         "assert 'torch._dynamo' not in sys.modules and 'torch._inductor' not in sys.modules\n"
     )

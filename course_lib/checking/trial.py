@@ -94,15 +94,10 @@ def _restore(state: dict[str, Any]) -> None:
         torch.set_default_device(state["default device"])
     torch.set_grad_enabled(state["grad mode"])
     torch.set_num_threads(state["threads"])
-    _restore_determinism(state["deterministic algorithms"])
+    if torch.get_deterministic_debug_mode() != (mode := state["deterministic algorithms"]):  # slow to import
+        torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
     torch.autograd.set_detect_anomaly(state["anomaly detection"])
     torch.set_autocast_enabled("cpu", state["autocast"])
-
-
-def _restore_determinism(mode: int) -> None:
-    """Only if it was changed: the setter imports the compiler, which takes seconds."""
-    if torch.get_deterministic_debug_mode() != mode:
-        torch.use_deterministic_algorithms(mode > 0, warn_only=mode == 1)
 
 
 def _seed() -> None:

@@ -52,21 +52,16 @@ predict_logits = Exercise(
     points=2,
     observes=[observe.value(**CLOSE), observe.requires_grad()],
     hints=(
-        "There are three things to take care of: how the layers behave, whether a graph is recorded, and how "
-        "many "
-        "rows go in at once. And a fourth one afterwards.",
-        "Note the mode of each submodule, switch to eval, run the pieces under `torch.inference_mode()`, put "
-        "them "
-        "together, and write each mode back.",
+        "There are three things to take care of: how the layers behave, whether a graph is recorded, and "
+        "how many rows go in at once. And a fourth one afterwards.",
+        "Note the mode of each submodule, switch to eval, run the pieces under `torch.inference_mode()`, "
+        "put them together, and write each mode back.",
         "`x.split(batch_size)` gives the pieces, the last one as short as it has to be; `torch.cat` joins "
-        "their "
-        "answers. `model.modules()` gives every submodule, and `module.training` can be assigned.",
+        "their answers. `model.modules()` gives every submodule, and `module.training` can be assigned.",
     ),
     why="`eval()` decides what layers compute, `inference_mode` whether autograd takes notes; neither does "
-    "the work "
-    "of the other. In eval mode a row's answer does not depend on its neighbors, so the size of the pieces is "
-    "a "
-    "matter of memory alone. `train()` at the end would wake a part that somebody froze.",
+    "the work of the other. In eval mode a row's answer does not depend on its neighbors, so the size of "
+    "the pieces is a matter of memory alone. `train()` at the end would wake a part that somebody froze.",
 )
 
 
@@ -119,8 +114,8 @@ def one_row_at_a_time(model, x, batch_size):
 
 
 @predict_logits.misconception(
-    "Without `eval()` dropout drops, and batch norm uses the rows that happen to come together and moves its "
-    "statistics: the model is changed by being asked."
+    "Without `eval()` dropout drops, and batch norm uses the rows that happen to come together and moves "
+    "its statistics: the model is changed by being asked."
 )
 def stays_in_train_mode(model, x, batch_size):
     with torch.inference_mode():
@@ -128,9 +123,8 @@ def stays_in_train_mode(model, x, batch_size):
 
 
 @predict_logits.misconception(
-    "`eval()` changes what layers compute and does not stop autograd. The answers carry a graph, and with it "
-    "all "
-    "activations."
+    "`eval()` changes what layers compute and does not stop autograd. The answers carry a graph, and with "
+    "it all activations."
 )
 def records_a_graph(model, x, batch_size):
     modes = {module: module.training for module in model.modules()}
@@ -174,8 +168,8 @@ def always_trains_afterwards(model, x, batch_size):
 
 
 @predict_logits.misconception(
-    "You keep one flag for the whole model. `train(flag)` sets it in every submodule, also in the one that was "
-    "frozen on purpose."
+    "You keep one flag for the whole model. `train(flag)` sets it in every submodule, also in the one that "
+    "was frozen on purpose."
 )
 def keeps_one_flag(model, x, batch_size):
     was_training = model.training
@@ -225,18 +219,15 @@ seed_everything = Exercise(
     hints=(
         "How many random generators does a Python program with PyTorch in it have? Which one does "
         "`torch.manual_seed` know?",
-        "Three generators get the seed: Python's, NumPy's and PyTorch's. And one switch makes PyTorch refuse "
-        "what "
-        "is not deterministic.",
+        "Three generators get the seed: Python's, NumPy's and PyTorch's. And one switch makes PyTorch "
+        "refuse what is not deterministic.",
         "Three functions are called `seed`, `seed` and `manual_seed`. The switch is "
         "`torch.use_deterministic_algorithms`; a warning instead of an error is not enough here.",
     ),
-    why="The three generators know nothing of each other. Seeds make *random numbers* repeatable; the switch "
-    "is "
-    "about operators whose *result* depends on who comes first. With `warn_only` such an operator still runs, "
-    "and "
-    "cuDNN's flags are about convolutions on a GPU alone. The price is speed, and an error where there is no "
-    "other way.",
+    why="The three generators know nothing of each other. Seeds make *random numbers* repeatable; the "
+    "switch is about operators whose *result* depends on who comes first. With `warn_only` such an operator "
+    "still runs, and cuDNN's flags are about convolutions on a GPU alone. The price is speed, and an error "
+    "where there is no other way.",
 )
 
 
@@ -348,8 +339,7 @@ def forgets_python(seed):
 
 @seed_everything.misconception(
     "You seed, and leave the operators as they are. With equal seeds an operator may still add in another "
-    "order: "
-    "`torch.use_deterministic_algorithms(True)`."
+    "order: `torch.use_deterministic_algorithms(True)`."
 )
 def seeds_and_nothing_else(seed):
     random.seed(seed)
@@ -390,8 +380,8 @@ def ignores_the_seed(seed):
 
 @seed_everything.misconception(
     "`np.random.default_rng(seed)` makes a new generator and seeds it; the global one, from which "
-    "`np.random.rand` "
-    "and others draw, is not touched. So it is with `torch.Generator()` and `random.Random(seed)`."
+    "`np.random.rand` and others draw, is not touched. So it is with `torch.Generator()` and "
+    "`random.Random(seed)`."
 )
 def seeds_new_generators(seed):
     random.Random(seed)
@@ -411,21 +401,17 @@ pad_requests = Exercise(
     points=2,
     observes=[observe.value()],
     hints=(
-        "Draw two requests of lengths 3 and 1 on paper, right-aligned. Write the number of each column above, "
-        "and "
-        "below each token the position that it has in its own request. What do you subtract?",
+        "Draw two requests of lengths 3 and 1 on paper, right-aligned. Write the number of each column "
+        "above, and below each token the position that it has in its own request. What do you subtract?",
         "In a row, the first token stands in column `longest - length`. Left of it is padding. Column minus "
-        "that "
-        "number is the position; where it is negative, the mask is False.",
+        "that number is the position; where it is negative, the mask is False.",
         "`torch.arange(longest) - (longest - lengths).unsqueeze(1)` has shape (batch, longest). A bool mask "
-        "fills "
-        "row by row, from left to right, so `torch.cat(requests)` fits into it.",
+        "fills row by row, from left to right, so `torch.cat(requests)` fits into it.",
     ),
     why="A model that generates goes on at the right end of each row, so the padding is at the left. A "
-    "position says "
-    "how far a token is from the beginning of its own request; columns would tell a short request that it "
-    "begins in "
-    "the middle. And the mask comes from the lengths: a token may well equal the id that pads.",
+    "position says how far a token is from the beginning of its own request; columns would tell a short "
+    "request that it begins in the middle. And the mask comes from the lengths: a token may well equal the "
+    "id that pads.",
 )
 
 
@@ -472,9 +458,8 @@ def flips_twice(requests, pad_id):
 
 
 @pad_requests.misconception(
-    "You pad on the right. The next token of a short request would then have to be written over its padding: "
-    "what "
-    "generates goes on at the right end, so the padding is on the left."
+    "You pad on the right. The next token of a short request would then have to be written over its "
+    "padding: what generates goes on at the right end, so the padding is on the left."
 )
 def pads_on_the_right(requests, pad_id):
     lengths = torch.tensor([len(request) for request in requests])
@@ -576,20 +561,16 @@ last_token_logits = Exercise(
     minutes=8,
     observes=[observe.value()],
     hints=(
-        "Write down a mask with two rows, one padded on the left and one on the right. In which column is the "
-        "last "
-        "True of each row? Does counting the Trues tell?",
-        "Give each column a number that grows to the right, make it 0 where there is no token, and ask where "
-        "the "
-        "largest one is.",
+        "Write down a mask with two rows, one padded on the left and one on the right. In which column is "
+        "the last True of each row? Does counting the Trues tell?",
+        "Give each column a number that grows to the right, make it 0 where there is no token, and ask "
+        "where the largest one is.",
         "The numbers must start at 1, or the first column looks like padding. With the columns known, "
         "`logits[rows, columns]` takes one vector from each row, if `rows` counts the requests.",
     ),
     why="The number of tokens says where the last one is only if the padding is on the right, and the last "
-    "column only "
-    "if it is on the left. The largest column number under the mask is right in both cases. Two index tensors "
-    "of one "
-    "length pick one vector per request.",
+    "column only if it is on the left. The largest column number under the mask is right in both cases. Two "
+    "index tensors of one length pick one vector per request.",
 )
 
 
@@ -632,8 +613,7 @@ def takes_the_last_column(logits, mask):
 
 @last_token_logits.misconception(
     "You count the tokens and take that column. This holds if the padding is on the right; on the left it "
-    "points into "
-    "the middle."
+    "points into the middle."
 )
 def counts_the_tokens(logits, mask):
     return logits[torch.arange(len(logits)), mask.sum(1) - 1]
@@ -647,9 +627,8 @@ def takes_the_first_token(logits, mask):
 
 
 @last_token_logits.misconception(
-    "Your column numbers start at 0, so the first column can't be told from padding, and a request whose only "
-    "token is "
-    "there gets another column."
+    "Your column numbers start at 0, so the first column can't be told from padding, and a request whose "
+    "only token is there gets another column."
 )
 def numbers_from_zero(logits, mask):
     place = torch.arange(mask.shape[1])
@@ -659,8 +638,7 @@ def numbers_from_zero(logits, mask):
 
 @last_token_logits.misconception(
     "You index with a slice and a tensor, `logits[:, last]`. That takes *all* these columns of *every* "
-    "request: "
-    "(batch, batch, vocab). Both indices have to be tensors."
+    "request: (batch, batch, vocab). Both indices have to be tensors."
 )
 def indexes_with_a_slice(logits, mask):
     last = (mask * torch.arange(1, mask.shape[1] + 1)).argmax(dim=1)
@@ -728,21 +706,16 @@ count_graphs = Exercise(
     observes=[observe.value()],
     hints=(
         "Who is called once per graph, no more and no less? And what does the compiler remember of what it "
-        "saw before "
-        "you came?",
+        "saw before you came?",
         "A backend of yours: it adds one to a count and returns a callable that runs the graph as it is. "
-        "Forget what "
-        "was compiled, compile once, then make all the calls.",
+        "Forget what was compiled, compile once, then make all the calls.",
         "`graph_module.forward` is such a callable. `torch.compiler.reset()` stands before "
-        "`torch.compile(function, "
-        "backend=...)`, and the count is known after the last call, because compiling happens during the "
-        "calls.",
+        "`torch.compile(function, backend=...)`, and the count is known after the last call, because "
+        "compiling happens during the calls.",
     ),
     why="`torch.compile` does nothing until the first call; then it hands each graph that it found to the "
-    "backend, and "
-    "again whenever a guard fails. So the backend's calls are the graphs. What it saw before changes what it "
-    "does: a "
-    "size that has varied once is taken as variable from then on.",
+    "backend, and again whenever a guard fails. So the backend's calls are the graphs. What it saw before "
+    "changes what it does: a size that has varied once is taken as variable from then on.",
 )
 
 
@@ -800,8 +773,7 @@ def uses_the_compilers_own_counter(function, calls):
 
 @count_graphs.misconception(
     "You did not forget what was compiled before. A size that has varied once is variable from then on, so "
-    "your count "
-    "depends on the past: `torch.compiler.reset()` first."
+    "your count depends on the past: `torch.compiler.reset()` first."
 )
 def keeps_the_past(function, calls):
     graphs = []
@@ -818,8 +790,7 @@ def keeps_the_past(function, calls):
 
 @count_graphs.misconception(
     "You count how often a graph *runs*. The backend is called when a graph is made; what it returns is "
-    "called for "
-    "every use."
+    "called for every use."
 )
 def counts_the_runs(function, calls):
     runs = []
@@ -839,9 +810,8 @@ def counts_the_runs(function, calls):
 
 
 @count_graphs.misconception(
-    "You compile inside the loop, with a backend for each call. A backend that is new shares nothing with the "
-    "one "
-    "before, so every call begins again."
+    "You compile inside the loop, with a backend for each call. A backend that is new shares nothing with "
+    "the one before, so every call begins again."
 )
 def compiles_for_each_call(function, calls):
     graphs = []
@@ -928,18 +898,15 @@ break_free_gate = Exercise(
     observes=[observe.value(1e-6, 1e-6)],
     hints=(
         "Python's `if` needs to know *now* whether the sum is positive; a graph is made before the numbers "
-        "are there. "
-        "Which operator chooses between two tensors by a third one?",
+        "are there. Which operator chooses between two tensors by a third one?",
         "Compute both results, and let a condition of one element choose. The condition is about the whole "
-        "tensor, "
-        "not about each element.",
+        "tensor, not about each element.",
         "`torch.where(condition, a, b)` broadcasts: a condition without dimensions chooses for all elements "
-        "at once. "
-        "Write the condition with the sum, as a tensor, and do not turn it into a Python bool.",
+        "at once. Write the condition with the sum, as a tensor, and do not turn it into a Python bool.",
     ),
     why="`torch.where` makes the choice a part of the graph. Both sides are computed, which costs a little "
-    "and needs "
-    "both to be harmless. Where a side is expensive, `torch.cond` keeps two graphs and runs one of them.",
+    "and needs both to be harmless. Where a side is expensive, `torch.cond` keeps two graphs and runs one "
+    "of them.",
 )
 
 
@@ -994,9 +961,8 @@ def keeps_two_branches(x):
 
 
 @break_free_gate.misconception(
-    "`if` asks the tensor for a Python bool. The compiler ends its graph there, runs it, and begins a new one "
-    "for each "
-    "branch: three graphs in place of one."
+    "`if` asks the tensor for a Python bool. The compiler ends its graph there, runs it, and begins a new "
+    "one for each branch: three graphs in place of one."
 )
 def branches_in_python(x):
     if x.sum() > 0:
@@ -1022,9 +988,8 @@ def freezes_the_branch(x):
 
 
 @break_free_gate.misconception(
-    "Your condition is about each element. The gate looks at the sum of all of them, and chooses once for the "
-    "whole "
-    "tensor."
+    "Your condition is about each element. The gate looks at the sum of all of them, and chooses once for "
+    "the whole tensor."
 )
 def chooses_per_element(x):
     return torch.where(x > 0, x * 2, x - 1)
@@ -1046,21 +1011,17 @@ unwrapped_state_dict = Exercise(
     stretch=True,
     observes=[observe.value()],
     hints=(
-        "A wrapper is a module that has the model as its child. Under which name? Look at the names that the "
-        "wrapped "
-        "model's state dict has.",
-        "Take off wrappers from the outside as long as there are any, of either kind. Or take their words off "
-        "the "
-        "front of each name, again and again. What stands further inside belongs to the model.",
+        "A wrapper is a module that has the model as its child. Under which name? Look at the names that "
+        "the wrapped model's state dict has.",
+        "Take off wrappers from the outside as long as there are any, of either kind. Or take their words "
+        "off the front of each name, again and again. What stands further inside belongs to the model.",
         "A compiled model holds the original as `_orig_mod`, a data-parallel one as `module`. A loop, since "
-        "there may be "
-        "several; a test that a plain model does not pass, since it may have a part of that name.",
+        "there may be several; a test that a plain model does not pass, since it may have a part of that "
+        "name.",
     ),
     why="A wrapper shares the weights of what it wraps, so the inner model's own state dict is the one to "
-    "save; it "
-    "loads into a model that is wrapped in another way, or not at all. Replacing text in names hits names of "
-    "the model "
-    "that look alike.",
+    "save; it loads into a model that is wrapped in another way, or not at all. Replacing text in names "
+    "hits names of the model that look alike.",
 )
 
 
@@ -1129,9 +1090,8 @@ def strips_what_all_names_have(model):
 
 
 @unwrapped_state_dict.misconception(
-    "These are the names with the wrappers in front. They load into a model that is wrapped in just this way, "
-    "and into "
-    "no other."
+    "These are the names with the wrappers in front. They load into a model that is wrapped in just this "
+    "way, and into no other."
 )
 def keeps_the_wrappers(model):
     return model.state_dict()
@@ -1168,8 +1128,7 @@ def looks_once(model):
 
 @unwrapped_state_dict.misconception(
     "`replace` takes the words out wherever they stand. `submodule.weight` becomes `subweight`, and a part "
-    "that is "
-    "called `module` loses its name."
+    "that is called `module` loses its name."
 )
 def replaces_everywhere(model):
     state = model.state_dict()
@@ -1177,8 +1136,8 @@ def replaces_everywhere(model):
 
 
 @unwrapped_state_dict.misconception(
-    "Everything with an attribute `module` is a wrapper to you. A model may have a part of that name: ask for "
-    "the type."
+    "Everything with an attribute `module` is a wrapper to you. A model may have a part of that name: ask "
+    "for the type."
 )
 def takes_every_module(model):
     while hasattr(model, "_orig_mod") or hasattr(model, "module"):
@@ -1196,18 +1155,16 @@ largest_difference = Exercise(
     minutes=8,
     observes=[observe.value(**CLOSE)],
     hints=(
-        "What could hide a difference? Signs that cancel, a mean, a batch that is not looked at, a shape that "
-        "broadcasts, and one kind of number that is larger than nothing.",
+        "What could hide a difference? Signs that cancel, a mean, a batch that is not looked at, a shape "
+        "that broadcasts, and one kind of number that is larger than nothing.",
         "For each batch: compare the shapes, then the largest absolute difference, as a tensor. Then the "
-        "largest over "
-        "the batches, with a `max` that does not lose NaN.",
+        "largest over the batches, with a `max` that does not lose NaN.",
         "Python's `max(0.0, nan)` is 0.0. `torch.stack(gaps).max()` keeps NaN. Compare `.shape` and raise "
-        "before you "
-        "subtract, and do it all under `torch.no_grad()`.",
+        "before you subtract, and do it all under `torch.no_grad()`.",
     ),
     why="A test of an artifact is only as good as what it can't overlook. One element, in one batch of one "
-    "size, is "
-    "enough; shapes that broadcast are a difference; and NaN must not vanish in a comparison that is False.",
+    "size, is enough; shapes that broadcast are a difference; and NaN must not vanish in a comparison that "
+    "is False.",
 )
 
 
@@ -1390,21 +1347,17 @@ export_dynamic = Exercise(
     points=2,
     observes=[observe.value(**CLOSE)],
     hints=(
-        "Two decisions are made when a model is exported and can't be changed afterwards: its mode, and which "
-        "sizes "
-        "are numbers and which are names.",
+        "Two decisions are made when a model is exported and can't be changed afterwards: its mode, and "
+        "which sizes are numbers and which are names.",
         "Put a copy into eval mode, so that yours stays as it is. Then export it with the example, and say "
-        "that "
-        "dimension 0 of the one input is a `Dim`.",
-        "`dynamic_shapes` has the structure of the arguments: a tuple with one entry per input, and the entry "
-        "is a dict "
-        "from dimension to `Dim`. The arguments themselves are a tuple as well, also if there is one.",
+        "that dimension 0 of the one input is a `Dim`.",
+        "`dynamic_shapes` has the structure of the arguments: a tuple with one entry per input, and the "
+        "entry is a dict from dimension to `Dim`. The arguments themselves are a tuple as well, also if "
+        "there is one.",
     ),
     why="Export runs the model once, with sizes and without numbers, and writes down what happens. A size "
-    "that has no "
-    "name is written down as a number, with a guard that refuses all others. In train mode it is dropout that "
-    "is "
-    "written down. The copy keeps your model out of it.",
+    "that has no name is written down as a number, with a guard that refuses all others. In train mode it "
+    "is dropout that is written down. The copy keeps your model out of it.",
 )
 
 
@@ -1466,8 +1419,8 @@ def puts_modes_back(model, example):
 
 
 @export_dynamic.misconception(
-    "Without `dynamic_shapes` the size of the example is written down as a number. The program refuses every "
-    "other one."
+    "Without `dynamic_shapes` the size of the example is written down as a number. The program refuses "
+    "every other one."
 )
 def exports_the_size_of_the_example(model, example):
     return torch.export.export(copy.deepcopy(model).eval(), (example,))
@@ -1475,8 +1428,7 @@ def exports_the_size_of_the_example(model, example):
 
 @export_dynamic.misconception(
     "The mode is decided when you export. In train mode the program drops out at random, and no `eval()` "
-    "changes that "
-    "afterwards."
+    "changes that afterwards."
 )
 def exports_in_train_mode(model, example):
     batch = torch.export.Dim("batch")
@@ -1485,8 +1437,7 @@ def exports_in_train_mode(model, example):
 
 @export_dynamic.misconception(
     "You exported the model as it came. Its mode is the caller's business; a program for inference is "
-    "exported from eval "
-    "mode."
+    "exported from eval mode."
 )
 def exports_in_the_given_mode(model, example):
     batch = torch.export.Dim("batch")
@@ -1500,9 +1451,8 @@ def leaves_the_model_in_eval_mode(model, example):
 
 
 @export_dynamic.misconception(
-    "You export with one row. Sizes 0 and 1 are special: they broadcast, so they are written down as numbers, "
-    "and the "
-    "program takes no other size. Export with two rows or more."
+    "You export with one row. Sizes 0 and 1 are special: they broadcast, so they are written down as "
+    "numbers, and the program takes no other size. Export with two rows or more."
 )
 def exports_with_one_row(model, example):
     shapes = ({0: torch.export.Dim.AUTO},)
@@ -1519,8 +1469,7 @@ def sets_a_limit(model, example):
 
 @export_dynamic.misconception(
     "`torch.jit.trace` makes TorchScript, which is deprecated, and it writes down the path of the example "
-    "without a "
-    "word. `torch.export` refuses what it can't represent."
+    "without a word. `torch.export` refuses what it can't represent."
 )
 def traces(model, example):
     return torch.jit.trace(copy.deepcopy(model).eval(), example)
@@ -1579,21 +1528,16 @@ load_untrusted = Exercise(
     points=2,
     observes=[observe.value()],
     hints=(
-        "A pickle is a program. Which argument of `torch.load` restricts it to tensors and plain containers, "
-        "and what "
-        "may you add to that list for the time of one call?",
+        "A pickle is a program. Which argument of `torch.load` restricts it to tensors and plain "
+        "containers, and what may you add to that list for the time of one call?",
         "Load with weights only, inside a context manager that allows the classes of the caller and takes "
-        "them back "
-        "afterwards. Whatever is refused is refused: do not try again with less caution.",
+        "them back afterwards. Whatever is refused is refused: do not try again with less caution.",
         "The context manager is `torch.serialization.safe_globals([...])`. Its opposite is "
-        "`add_safe_globals`, which "
-        "stays in force for the whole process.",
+        "`add_safe_globals`, which stays in force for the whole process.",
     ),
-    why="The restricted loader knows a short list of types and calls nothing else. Classes that you trust are "
-    "allowed for "
-    "one call. The error is the result: a second try without the restriction gives the stranger what was "
-    "refused, and so "
-    "does allowing whatever the file asks for.",
+    why="The restricted loader knows a short list of types and calls nothing else. Classes that you trust "
+    "are allowed for one call. The error is the result: a second try without the restriction gives the "
+    "stranger what was refused, and so does allowing whatever the file asks for.",
 )
 
 
@@ -1711,8 +1655,7 @@ def leaves_the_door_open(path, allowed=()):
 
 @load_untrusted.misconception(
     "You allow whatever the file asks for. `get_unsafe_globals_in_checkpoint` tells you what to *look at*; "
-    "allowing all "
-    "of it is no restriction."
+    "allowing all of it is no restriction."
 )
 def allows_what_the_file_asks_for(path, allowed=()):
     asked = torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -1744,20 +1687,15 @@ save_weights = Exercise(
     observes=[observe.value()],
     hints=(
         "`save_file` takes a dict of tensors and refuses two things: tensors that share memory, and tensors "
-        "that do not "
-        "lie in one piece. Which entries of a state dict are like that?",
-        "Keep one name of each tied weight, and make a contiguous copy where one is needed. safetensors has a "
-        "function "
-        "for a whole model that does both.",
-        "`safetensors.torch.save_model` is it. By hand: go through the state dict and remember which tensors "
-        "you have "
-        "met by identity (`data_ptr`), not by their values.",
+        "that do not lie in one piece. Which entries of a state dict are like that?",
+        "Keep one name of each tied weight, and make a contiguous copy where one is needed. safetensors has "
+        "a function for a whole model that does both.",
+        "`safetensors.torch.save_model` is it. By hand: go through the state dict and remember which "
+        "tensors you have met by identity (`data_ptr`), not by their values.",
     ),
-    why="A file of weights has no notion of two names for one tensor, so one of them is left out, and loading "
-    "has to know "
-    "that. The format holds names, shapes, dtypes and bytes: nothing in it can run. What it also lacks is "
-    "everything "
-    "else: optimizer, step, settings.",
+    why="A file of weights has no notion of two names for one tensor, so one of them is left out, and "
+    "loading has to know that. The format holds names, shapes, dtypes and bytes: nothing in it can run. "
+    "What it also lacks is everything else: optimizer, step, settings.",
 )
 
 
@@ -1843,17 +1781,16 @@ def saves_the_state_dict(model, path):
 
 
 @save_weights.misconception(
-    "You hand over tensors as they lie. `save_file` refuses one that is not contiguous, and the tied names as "
-    "well."
+    "You hand over tensors as they lie. `save_file` refuses one that is not contiguous, and the tied names "
+    "as well."
 )
 def saves_tensors_as_they_lie(model, path):
     safetensors.torch.save_file(model.state_dict(), path)
 
 
 @save_weights.misconception(
-    "You cloned everything, which breaks the tie: the weight is in the file twice. For a small language model "
-    "that is "
-    "easily half of the file."
+    "You cloned everything, which breaks the tie: the weight is in the file twice. For a small language "
+    "model that is easily half of the file."
 )
 def clones_everything(model, path):
     state = {n: t.clone(memory_format=torch.contiguous_format) for n, t in model.state_dict().items()}
@@ -1868,8 +1805,8 @@ def saves_a_pickle(model, path):
 
 
 @save_weights.misconception(
-    "You left out tensors whose values are equal. Two fresh norms are equal and are two all the same: compare "
-    "identity, not values."
+    "You left out tensors whose values are equal. Two fresh norms are equal and are two all the same: "
+    "compare identity, not values."
 )
 def drops_equal_values(model, path):
     kept: dict = {}
@@ -1887,9 +1824,8 @@ def saves_parameters_only(model, path):
 
 
 @save_weights.misconception(
-    "You saved every buffer, also those that are not persistent. They are computed anew by the model, and are "
-    "not in its "
-    "state dict."
+    "You saved every buffer, also those that are not persistent. They are computed anew by the model, and "
+    "are not in its state dict."
 )
 def saves_every_buffer(model, path):
     named = [*model.named_parameters(), *model.named_buffers()]
@@ -1908,20 +1844,16 @@ load_weights = Exercise(
     observes=[observe.value()],
     hints=(
         "The file has one name of the tied weight, and the model two. What does a strict `load_state_dict` "
-        "say to that? "
-        "What does a lenient one keep quiet about?",
-        "Copy the values into the tensors that are there. Then ask which names are missing, and whether each "
-        "of them "
-        "leads to a tensor that came under another name.",
-        "safetensors has `load_model` beside `load_file`; it does just this. By hand: `load_state_dict(..., "
+        "say to that? What does a lenient one keep quiet about?",
+        "Copy the values into the tensors that are there. Then ask which names are missing, and whether "
+        "each of them leads to a tensor that came under another name.",
+        "safetensors has `load_model` beside `load_file`; it does this. By hand: `load_state_dict(..., "
         "strict=False)` returns what is missing, and `keep_vars=True` gives a state dict of the Parameters "
         "themselves.",
     ),
     why="Filling one name of a tied weight fills the other, so the missing name is no loss, and strictness "
-    "has to know "
-    "that. `assign=True` puts new Parameters in place of the old ones: the tie is gone, and the optimizer "
-    "holds what "
-    "nobody uses any more.",
+    "has to know that. `assign=True` puts new Parameters in place of the old ones: the tie is gone, and the "
+    "optimizer holds what nobody uses any more.",
 )
 
 
@@ -1995,9 +1927,8 @@ def loads_strictly(model, path):
 
 
 @load_weights.misconception(
-    "With `strict=False` a tied name may be missing, and so may everything else: the bias that the file lacks "
-    "stays at "
-    "its random start, without a word."
+    "With `strict=False` a tied name may be missing, and so may everything else: the bias that the file "
+    "lacks stays at its random start, without a word."
 )
 def loads_leniently(model, path):
     model.load_state_dict(safetensors.torch.load_file(path), strict=False)
@@ -2005,8 +1936,7 @@ def loads_leniently(model, path):
 
 @load_weights.misconception(
     "`assign=True` puts a new Parameter under the name in the file and leaves the other name with the old "
-    "one. The tie is "
-    "gone, and the optimizer holds the old one."
+    "one. The tie is gone, and the optimizer holds the old one."
 )
 def assigns(model, path):
     model.load_state_dict(safetensors.torch.load_file(path), strict=False, assign=True)
@@ -2014,8 +1944,7 @@ def assigns(model, path):
 
 @load_weights.misconception(
     "You put new Parameters in and tied them again. The answers are right; an optimizer that held the old "
-    "ones trains "
-    "something that nobody uses any more. Copy into what is there."
+    "ones trains something that nobody uses any more. Copy into what is there."
 )
 def assigns_and_ties_again(model, path):
     stored = safetensors.torch.load_file(path)
@@ -2028,8 +1957,8 @@ def assigns_and_ties_again(model, path):
 
 
 @load_weights.misconception(
-    "You copy the parameters and leave the buffers out. The statistics of a batch norm stay at those of a new "
-    "model."
+    "You copy the parameters and leave the buffers out. The statistics of a batch norm stay at those of a "
+    "new model."
 )
 def loads_parameters_only(model, path):
     stored = safetensors.torch.load_file(path)
@@ -2047,9 +1976,8 @@ def loads_parameters_only(model, path):
 row_alone = Question(
     "row_alone",
     objective="inference.modes",
-    text="A model with batch norm is in eval mode. You ask it about one row alone, and about the same row in "
-    "a batch "
-    "of 64. **Are the two answers the same?**",
+    text="A model with batch norm is in eval mode. You ask it about one row alone, and about the same row "
+    "in a batch of 64. **Are the two answers the same?**",
     choices={
         "a": "no: batch norm uses the rows that come together",
         "b": "yes, up to rounding",
@@ -2057,14 +1985,12 @@ row_alone = Question(
     },
     answer="b",
     replies={
-        "a": "In train mode it does. In eval mode it uses the statistics that it has kept, so a row is on its "
-        "own.",
+        "a": "In train mode it does. In eval mode it uses the statistics that it has kept, so a row is on "
+        "its own.",
         "b": "Right. Rows do not see each other. But another batch size may mean another kernel, which adds "
-        "in another "
-        "order, and the last bits of a sum depend on the order.",
-        "c": "The numbers that go in are the same, and so is the formula. The order of the additions need not "
-        "be, and "
-        "nobody promises it.",
+        "in another order, and the last bits of a sum depend on the order.",
+        "c": "The numbers that go in are the same, and so is the formula. The order of the additions need "
+        "not be, and nobody promises it.",
     },
 )
 
@@ -2078,8 +2004,8 @@ sum_order = Question(
         "a": "On paper. In float32, numbers near 1e8 are 8 apart, so `1e8 + 1` is 1e8 again.",
         "b": "The first one is: the 1 is lost in 1e8. In the second the large numbers cancel before the 1 "
         "comes.",
-        "c": "Right. Addition in floating point is not associative, so whoever changes the order changes the "
-        "result.",
+        "c": "Right. Addition in floating point is not associative, so whoever changes the order changes "
+        "the result.",
     },
 )
 
@@ -2094,9 +2020,8 @@ empty_tensor = Question(
         "about it.",
         "b": "Zeros would be repeatable as well, and would hide that somebody reads memory that nobody has "
         "written.",
-        "c": "Right. It fills the memory with a value that you notice: NaN for floats, the largest number for "
-        "integers. "
-        "That costs one write.",
+        "c": "Right. It fills the memory with a value that you notice: NaN for floats, the largest number "
+        "for integers. That costs one write.",
         "d": "Operators without a deterministic form raise. `empty` has one, if it fills its memory.",
     },
 )
@@ -2104,9 +2029,8 @@ empty_tensor = Question(
 padded_last = Question(
     "padded_last",
     objective="inference.requests",
-    text="Two requests of 5 and 2 tokens are padded **on the right** to one batch, and a language model gives "
-    "`logits` of "
-    "shape (2, 5, vocab). **What is `logits[1, -1]`?**",
+    text="Two requests of 5 and 2 tokens are padded **on the right** to one batch, and a language model "
+    "gives `logits` of shape (2, 5, vocab). **What is `logits[1, -1]`?**",
     choices={
         "a": "what follows the last token of the short request",
         "b": "what follows three tokens of padding",
@@ -2132,9 +2056,8 @@ compile_first = Question(
     answer="c",
     replies={
         "a": "This line makes a wrapper and returns at once. Which shapes and types would it compile for?",
-        "b": "The first call compiles. But what was found out holds for these types and sizes only, and every "
-        "later call "
-        "is tested against that.",
+        "b": "The first call compiles. But what was found out holds for these types and sizes only, and "
+        "every later call is tested against that.",
         "c": "Right. The tests are called guards. If one fails, the function is compiled again, for the new "
         "case.",
     },
@@ -2194,20 +2117,20 @@ one_row_example = Question(
     },
     answer="c",
     replies={
-        "a": "One might think so: the name says it. But a size of 1 broadcasts, and the program would have to "
-        "be another one.",
-        "b": "That is what happens with `Dim.AUTO`, which leaves the decision to the export. A named `Dim` is "
-        "a demand.",
-        "c": "Right. A size of 1 is written down as 1, and that contradicts the name. Export with two rows or "
-        "more.",
+        "a": "One might think so: the name says it. But a size of 1 broadcasts, and the program would have "
+        "to be another one.",
+        "b": "That is what happens with `Dim.AUTO`, which leaves the decision to the export. A named `Dim` "
+        "is a demand.",
+        "c": "Right. A size of 1 is written down as 1, and that contradicts the name. Export with two rows "
+        "or more.",
     },
 )
 
 pickle_runs = Question(
     "pickle_runs",
     objective="inference.trust",
-    text="A checkpoint holds a tensor, and an object whose pickle says: call `print` with this text. "
-    "**What does `torch.load(file)` do, with nothing else said?**",
+    text="A checkpoint holds a tensor, and an object whose pickle says: call `print` with this text. **What "
+    "does `torch.load(file)` do, with nothing else said?**",
     choices={"a": "prints, and returns the dict", "b": "refuses", "c": "returns the dict without the object"},
     answer="b",
     replies={
@@ -2222,9 +2145,8 @@ pickle_runs = Question(
 tied_file = Question(
     "tied_file",
     objective="inference.weights",
-    text="A model has a head that is tied to its embedding. `safetensors.torch.save_file(model.state_dict(), "
-    "path)` "
-    "**does what?**",
+    text="A model has a head that is tied to its embedding. "
+    "`safetensors.torch.save_file(model.state_dict(), path)` **does what?**",
     choices={
         "a": "stores the weight twice",
         "b": "stores it once, and notes the second name",
@@ -2232,8 +2154,8 @@ tied_file = Question(
     },
     answer="c",
     replies={
-        "a": "That would double the file and break the tie when it is loaded. It has nothing that would undo "
-        "that.",
+        "a": "That would double the file and break the tie when it is loaded. It has nothing that would "
+        "undo that.",
         "b": "`torch.save` does, because it stores storages. A safetensors file holds names and bytes, one "
         "for one.",
         "c": "Right. Two names over one memory have no place in the format, and it does not choose for you.",
