@@ -691,7 +691,7 @@ both = set(train_text.split("\n\n")) & set(val_text.split("\n\n"))
 print("paragraphs in both:", len(both))
 characters = Characters(train_text + val_text)
 train_data, val_data = characters.encode(train_text), characters.encode(val_text)
-print(characters.decode(characters.encode("def f(x):")), characters.encode("def f(x):").tolist() != [])
+print(characters.decode(characters.encode("def f(x):")))
 
 # %% [markdown]
 # One token per character. A batch is B windows of S tokens, and as targets the same windows one token later:
@@ -805,10 +805,10 @@ check(entropy_rate)
 # %% objective="gpt.floor"
 rate = passing(entropy_rate)(source.transition)
 stream = source.tokens(40_000, seed=1)
-single = torch.bincount(stream).double() / len(stream)
-print("ln V:                 ", round(math.log(8), 3))
-print("single tokens, unigram:", round(float(torch.special.entr(single).sum()), 2))
-print("entropy rate:         ", round(rate, 3))
+alone = float(torch.special.entr(torch.bincount(stream) / len(stream)).sum())
+print("ln V:         ", round(math.log(8), 3))
+print("single tokens:", round(alone, 2))
+print("entropy rate: ", round(rate, 3))
 
 # %% [markdown]
 # Three levels, and each says what a model knows: nothing, how often each token occurs, the rule.
@@ -842,12 +842,15 @@ class LeakyAttention(passing(CausalSelfAttention)):
 
 
 # %% objective="gpt.training"
+cut = passing(get_batch)
+
+
 def train_on(model: nn.Module, data: Tensor, T: int, n_steps: int, lr: float, B: int = 32) -> list[float]:
     """Train on windows of a text; the losses, step by step."""
     draws, losses = torch.Generator().manual_seed(0), []
     opt = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
     for _ in range(n_steps):
-        x, y = passing(get_batch)(data, B, T, draws)
+        x, y = cut(data, B, T, draws)
         loss = model(x, y)[1]
         opt.zero_grad()
         loss.backward()
@@ -867,7 +870,7 @@ for name in ("right", "no mask"):
     runs[name] = train_on(model, stream, T=8, n_steps=300, lr=3e-3)
 
 # %% objective="gpt.training" tags=["nbval-ignore-output"]
-show_losses(runs, {"ln V": math.log(8), "single tokens": 1.37, "entropy rate": rate})
+show_losses(runs, {"ln V": math.log(8), "single tokens": alone, "entropy rate": rate})
 
 # %% objective="gpt.training"
 last = {name: sum(losses[-20:]) / 20 for name, losses in runs.items()}
@@ -914,7 +917,7 @@ def train_gpt(sample: Callable[[int, int, torch.Generator], Tensor], steps: int)
 check(train_gpt)
 
 # %% [markdown]
-# Did it find the rule, or only some numbers? The rule is a table, so read the table out of the model:
+# Did it find the rule? The rule is a table, so read the table out of the model. After the most common token comes:
 
 # %% objective="gpt.training"
 def sample(B: int, S: int, generator: torch.Generator) -> Tensor:
@@ -924,8 +927,10 @@ def sample(B: int, S: int, generator: torch.Generator) -> Tensor:
 
 trained = passing(train_gpt)(sample, 80)
 found = trained(torch.arange(8)[:, None])[:, -1].softmax(-1)  # (8, 8): what follows each token
-print("largest error of a probability is below 0.15:", bool((found - source.transition).abs().max() < 0.15))
-print("the most likely next token is right for", int((found.argmax(1) == source.transition.argmax(1)).sum()), "of 8")
+common = torch.bincount(stream).topk(3).indices
+print("read:", [round(p, 1) for p in found[common[0]].tolist()])
+print("true:", [round(p, 1) for p in source.transition[common[0]].tolist()])
+print("off by less than 0.1 after the three most common:", bool((found - source.transition)[common].abs().max() < 0.1))
 
 # %% [markdown]
 # ## 9 Real text
@@ -945,7 +950,7 @@ def next_token(logits: Tensor, targets: Tensor) -> Tensor:
 
 def batches_from(step: int) -> Iterator[tuple[Tensor, Tensor]]:
     while True:  # the batch depends on the step alone
-        yield passing(get_batch)(train_data, BATCH, CONTEXT, torch.Generator().manual_seed(step))
+        yield cut(train_data, BATCH, CONTEXT, torch.Generator().manual_seed(step))
         step += 1
 
 
@@ -1325,12 +1330,12 @@ passing("hottest_op")(prof)
 
 # %% [markdown]
 # **Weigh it.** A step of the model with 30 million parameters, on 32 sequences of 128 tokens, with tensors that have no
-# numbers (notebook 06). Simulated, not measured:
+# numbers (notebook 06). The second step is the larger one: by then AdamW has its state. Simulated, not measured:
 
 # %% objective="gpt.tools"
 from course_lib.simulation import FULL_SIZE, track_training
 
-step = track_training(FULL_SIZE, batch=32, seq=128)
+step = track_training(FULL_SIZE, batch=32, seq=128, steps=2)
 print(f"peak {step.peak / 2**20:.1f} MiB, in {step.phase_at(step.peak_event)}; "
       f"one set of logits alone: {32 * 128 * 50257 * 4 / 2**20:.1f} MiB")
 
