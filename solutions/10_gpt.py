@@ -835,7 +835,7 @@ class LeakyAttention(passing(CausalSelfAttention)):
     """The same layer without the mask."""
 
     def forward(self, x: Tensor) -> Tensor:
-        B, T, D = x.shape
+        B, T, D = x.size()
         three = self.qkv(x).view(B, T, 3, 2, D // 2).permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(*three)
         return self.proj(mixed.transpose(1, 2).flatten(2))
@@ -859,6 +859,9 @@ def train_on(model: nn.Module, data: Tensor, T: int, n_steps: int, lr: float, B:
     return losses
 
 
+# %% [markdown]
+# 300 updates for each, from the same first weights:
+
 # %% objective="gpt.training"
 runs = {}
 for name in ("right", "no mask"):
@@ -871,6 +874,9 @@ for name in ("right", "no mask"):
 
 # %% objective="gpt.training" tags=["nbval-ignore-output"]
 show_losses(runs, {"ln V": math.log(8), "single tokens": alone, "entropy rate": rate})
+
+# %% [markdown]
+# The dotted lines are what makes the picture readable. In numbers:
 
 # %% objective="gpt.training"
 last = {name: sum(losses[-20:]) / 20 for name, losses in runs.items()}
