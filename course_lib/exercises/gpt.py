@@ -986,10 +986,21 @@ class with_a_loss_by_hand(MiniGPT):
 @mini_gpt.misconception(
     "The head has a weight of its own. `head.weight` is to be the Parameter of `tok`: assign it."
 )
-class untied(MiniGPT):
+class untied(nn.Module):
     def __init__(self, vocab, dim, n_head, n_layer, max_len):
-        super().__init__(vocab, dim, n_head, n_layer, max_len)
-        self.head = nn.Linear(dim, vocab, bias=False)
+        super().__init__()
+        self.tok, self.pos = nn.Embedding(vocab, dim), nn.Embedding(max_len, dim)
+        self.blocks = nn.ModuleList(Block(dim, n_head) for _ in range(n_layer))
+        self.norm, self.head = nn.RMSNorm(dim), nn.Linear(dim, vocab, bias=False)
+
+    def forward(self, idx, targets=None):
+        x = self.tok(idx) + self.pos.weight[: idx.shape[1]]
+        for layer in self.blocks:
+            x = layer(x)
+        logits = self.head(self.norm(x))
+        if targets is None:
+            return logits
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 @mini_gpt.misconception(
@@ -1592,7 +1603,7 @@ def shares_of(transition: Tensor) -> Tensor:
     "text stands there."
 )
 def plain_mean_of_rows(transition):
-    return float(surprise_of_rows(transition).mean())
+    return float(torch.special.entr(transition).sum(dim=1).mean())
 
 
 @entropy_rate.misconception(
