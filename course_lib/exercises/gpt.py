@@ -730,7 +730,8 @@ block = Exercise(
         "Two lines of the form `x = x + branch(norm(x))`. The names of the parts are given, as weights are loaded.",
     ),
     why="The stream from the first embedding to the last norm is a sum, so a gradient reaches every block "
-    "undiminished. With the norm on the stream itself (as in the paper of 2017) it passes through every norm on its way, and deep "
+    "undiminished. With the norm on the stream itself (as in the paper of 2017) it passes through every norm on its "
+    "way, and deep "
     "models need a warm-up to survive their first steps.",
 )
 
@@ -985,10 +986,21 @@ class with_a_loss_by_hand(MiniGPT):
 @mini_gpt.misconception(
     "The head has a weight of its own. `head.weight` is to be the Parameter of `tok`: assign it."
 )
-class untied(MiniGPT):
+class untied(nn.Module):
     def __init__(self, vocab, dim, n_head, n_layer, max_len):
-        super().__init__(vocab, dim, n_head, n_layer, max_len)
-        self.head = nn.Linear(dim, vocab, bias=False)
+        super().__init__()
+        self.tok, self.pos = nn.Embedding(vocab, dim), nn.Embedding(max_len, dim)
+        self.blocks = nn.ModuleList(Block(dim, n_head) for _ in range(n_layer))
+        self.norm, self.head = nn.RMSNorm(dim), nn.Linear(dim, vocab, bias=False)
+
+    def forward(self, idx, targets=None):
+        x = self.tok(idx) + self.pos.weight[: idx.shape[1]]
+        for layer in self.blocks:
+            x = layer(x)
+        logits = self.head(self.norm(x))
+        if targets is None:
+            return logits
+        return logits, F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 @mini_gpt.misconception(
@@ -1173,7 +1185,7 @@ def look_at_weights(answer, vocab, dim, n_head, n_layer, max_len):
     made(answer, model)
     after = observe.registered_in(model)
     spread = {name: float(p.detach().std()) for name, p in model.named_parameters() if p.dim() > 1}
-    facts = {"standard deviation": spread, "first loss": first_loss(model)}
+    facts = {"standard deviation": spread, "first loss": looked_at(lambda: first_loss(model))}
     facts["means are near 0"] = all(abs(p.mean()) < 0.2 * p.std() for p in matrices(model))
     norms = [p.detach() for p in model.parameters() if p.dim() == 1]
     facts["norms as they were"] = all(bool((p == 1.5).all()) for p in norms)
@@ -1591,7 +1603,7 @@ def shares_of(transition: Tensor) -> Tensor:
     "text stands there."
 )
 def plain_mean_of_rows(transition):
-    return float(surprise_of_rows(transition).mean())
+    return float(torch.special.entr(transition).sum(dim=1).mean())
 
 
 @entropy_rate.misconception(
@@ -1930,7 +1942,7 @@ class ContextModel(nn.Module):
     def __init__(self, vocab: int, max_len: int):
         super().__init__()
         generator = torch.Generator().manual_seed(vocab)
-        self.table = nn.Parameter(torch.randn(vocab, vocab, generator=generator))
+        self.table = nn.Parameter(torch.randn(vocab + 1, vocab, generator=generator))
         self.norm = nn.BatchNorm1d(vocab).eval()  # frozen: its mode is not that of the rest
         self.max_len, self.recorded = max_len, False
 
@@ -1938,14 +1950,15 @@ class ContextModel(nn.Module):
         if idx.shape[1] > self.max_len:
             raise IndexError("index out of range in self")
         self.recorded |= torch.is_grad_enabled()
-        so_far = idx.cumsum(dim=1) % len(self.table)
+        so_far = idx.cumsum(dim=1) % len(self.table)  # one row more than there are tokens
         logits = self.table[idx] + 0.5 * self.table[so_far] + 0.1 * torch.arange(idx.shape[1])[:, None]
         return logits * 3 if self.training or self.norm.training is self.training is True else logits
 
 
 @bits_per_character.scenario
 def measure(answer, model, N, S):
-    data = torch.randint(len(model.table), (N,), generator=torch.Generator().manual_seed(N))
+    data = torch.randint(model.table.shape[1], (2 * N,), generator=torch.Generator().manual_seed(N))
+    data = data[::2]  # every second token of a longer row
     before = data.clone()
     bits = answer(model, data, S)
     facts = {"bits": bits, "data as it was": torch.equal(data, before), "graph recorded": model.recorded}
@@ -1979,7 +1992,7 @@ def full_windows_at_once(model, data, S):
     losses = []
     with torch.inference_mode():
         if n_full:
-            logits = model(data[:n_full].view(-1, S))
+            logits = model(data[:n_full].reshape(-1, S))
             losses.append(F.cross_entropy(logits.flatten(0, 1), data[1 : n_full + 1], reduction="none"))
         if n_full < len(data) - 1:
             logits = model(data[n_full:-1].unsqueeze(0))
@@ -2391,7 +2404,7 @@ class Chances(nn.Module):
 
 @generate.scenario
 def let_it_write(answer, model, B, T, n, temperature, top_k, seed):
-    idx = torch.arange(B * T).reshape(B, T) % 4
+    idx = (torch.arange(B * T) % 4).reshape(T, B).t()
     before, modes = idx.clone(), list(modes_of(model).values())
     options = {"temperature": temperature, "top_k": top_k}
     if isinstance(model, Chances):

@@ -47,7 +47,7 @@ def sdpa_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class CausalSelfAttention(nn.Module):
     """Each token looks back at the tokens before it, with several heads: (B, T, D) in and out.
 
-    `CausalSelfAttention(dim, n_head)` has two layers, both without bias:
+    `CausalSelfAttention(dim, n_head)` has two layers, both without bias, and registers nothing else:
     `qkv`, a linear layer from `dim` to `3 * dim`, and `proj`, from `dim` to `dim`.
     The outputs of `qkv` are all queries, then all keys, then all values, `dim` numbers each;
     within each of the three, the heads follow one another, `dim // n_head` numbers each.
@@ -79,7 +79,7 @@ class CausalSelfAttention(nn.Module):
 class Block(nn.Module):
     """Look back, then think: attention and a small network, each added to what came in. (B, T, D) in and out.
 
-    `Block(dim, n_head)` has four parts: `norm1` and `norm2`, each an `nn.RMSNorm(dim)`;
+    `Block(dim, n_head)` has four parts and registers nothing else: `norm1` and `norm2`, each an `nn.RMSNorm(dim)`;
     `attn`, a `CausalSelfAttention(dim, n_head)`; and `ffn`, an `nn.Sequential` of a linear layer
     from `dim` to `4 * dim`, an `nn.GELU()` and a linear layer back to `dim`, both without bias.
     The norms stand in front: `norm1` is applied to what goes into `attn`, `norm2` to what goes into `ffn`.
@@ -103,7 +103,7 @@ class Block(nn.Module):
 class MiniGPT(nn.Module):
     """From tokens (B, T) to the scores of the token that follows each of them: logits (B, T, V).
 
-    `MiniGPT(vocab, dim, n_head, n_layer, max_len)` has these parts:
+    `MiniGPT(vocab, dim, n_head, n_layer, max_len)` has these parts, and registers nothing else:
     `tok`, an `nn.Embedding(vocab, dim)`, and `pos`, an `nn.Embedding(max_len, dim)`: a row for each token
     and a row for each position, which are added; `blocks`, an `nn.ModuleList` of `n_layer` `Block(dim, n_head)`;
     `norm`, an `nn.RMSNorm(dim)` after the last block; and `head`, a linear layer from `dim` to `vocab`, without bias.
