@@ -759,6 +759,132 @@ def leaves_none(model):
         grad /= dist.get_world_size()
 
 
+# ---- shard_indices -----------------------------------------------------------------------------------------
+
+shard_indices = Exercise(
+    reference.shard_indices,
+    title="Who reads what",
+    objective="distributed.data",
+    difficulty=2,
+    minutes=12,
+    points=1,
+    observes=[observe.value()],
+    forbids=(DistributedSampler.__iter__,),
+    hints=(
+        "Work with one list that is the same in every rank: shuffled, and long enough that every rank gets equally "
+        "many. What does each rank take from it?",
+        "The order depends on `seed + epoch` alone, by way of a `torch.Generator` of your own. The length is `n` "
+        "rounded up to a multiple of `world`; place p of the long list holds what place p % n of the order holds.",
+        "`torch.randperm(n, generator=g).tolist()` is the order. A rank takes the places "
+        "`range(rank, length, world)` of it, modulo `n`.",
+    ),
+    why="One order for all ranks, cut in strides: nothing is read twice except for the padding, and nothing is left "
+    "out. The padding makes the shares equally long, so that all ranks make the same number of steps and nobody "
+    "waits for ever. The epoch is in the seed, so each epoch has an order of its own without any communication.",
+)
+
+
+@shard_indices.cases
+def _(rng):
+    yield case("four samples, two ranks", 4, 0, 2, 0, 0)
+    yield case("the other rank", 4, 1, 2, 0, 0)
+    yield case("seven samples, three ranks, another epoch", 7, 1, 3, 2, 5)
+    yield case("the last rank, which reads the padding", 7, 2, 3, 2, 5)
+    yield case("the first rank, which needs none", 7, 0, 3, 2, 5)
+    yield case("two samples, five ranks", 2, 4, 5, 1, 3)
+    yield case("one rank has everything", 5, 0, 1, 1, 1)
+
+
+@shard_indices.scenario
+def _(answer, n, rank, world, epoch, seed):
+    return as_list(answer(n, rank, world, epoch, seed))
+
+
+@shard_indices.alternative
+def pads_and_slices(n, rank, world, epoch, seed):
+    generator = torch.Generator()
+    generator.manual_seed(epoch + seed)
+    indices = torch.randperm(n, generator=generator).tolist()
+    total = -(-n // world) * world
+    while len(indices) < total:
+        indices += indices[: total - len(indices)]
+    return indices[rank:total:world]
+
+
+@shard_indices.alternative
+def takes_turns(n, rank, world, epoch, seed):
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    length = (n + world - 1) // world * world
+    for place, index in zip(range(length), cycle(order)):
+        if place % world == rank:
+            yield index
+
+
+@shard_indices.misconception(
+    "Each rank shuffled with a seed of its own. Then they hold different lists, and some samples are read twice and "
+    "some by nobody. The order must be one and the same in all ranks."
+)
+def seeds_by_rank(n, rank, world, epoch, seed):
+    generator = torch.Generator().manual_seed(seed + epoch + rank)
+    order = torch.randperm(n, generator=generator).tolist()
+    return [order[place % n] for place in range(rank, math.ceil(n / world) * world, world)]
+
+
+@shard_indices.misconception(
+    "Without padding some ranks get one sample more than others. They make one step more, and wait in its all-reduce "
+    "for ever."
+)
+def does_not_pad(n, rank, world, epoch, seed):
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    return order[rank::world]
+
+
+@shard_indices.misconception(
+    "You dropped the rest to make the shares equal. Those samples are read by nobody in this epoch; "
+    "the list was to be made longer instead."
+)
+def drops_the_tail(n, rank, world, epoch, seed):
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    return order[rank : n // world * world : world]
+
+
+@shard_indices.misconception(
+    "The epoch plays no part, so every epoch comes in the same order. That is what a forgotten `set_epoch` does."
+)
+def ignores_the_epoch(n, rank, world, epoch, seed):
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
+    return [order[place % n] for place in range(rank, math.ceil(n / world) * world, world)]
+
+
+@shard_indices.misconception(
+    "You cut the list into blocks. That is a fair division, but DistributedSampler deals the places out like cards: "
+    "rank, rank + world, rank + 2 * world, ..."
+)
+def cuts_blocks(n, rank, world, epoch, seed):
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    share = math.ceil(n / world)
+    return [order[place % n] for place in range(rank * share, (rank + 1) * share)]
+
+
+@shard_indices.misconception(
+    "The padding came once. With fewer samples than half the ranks, the beginning has to be repeated over and over."
+)
+def pads_once(n, rank, world, epoch, seed):
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    order += order[: math.ceil(n / world) * world - n]
+    return order[rank::world]
+
+
+@shard_indices.misconception(
+    "You seeded the global generator. Everything that draws from it later, dropout for example, now depends on the "
+    "sampler. Use a `torch.Generator` of your own."
+)
+def seeds_the_global_generator(n, rank, world, epoch, seed):
+    torch.manual_seed(seed + epoch)
+    order = torch.randperm(n).tolist()
+    return [order[place % n] for place in range(rank, math.ceil(n / world) * world, world)]
+
+
 # ---- ddp_accumulate ----------------------------------------------------------------------------------------
 
 ddp_accumulate = Exercise(
@@ -940,130 +1066,85 @@ def steps_each_time(ddp, microbatches, opt):
         opt.step()
 
 
-# ---- shard_indices -----------------------------------------------------------------------------------------
+# ---- scaled_lr ---------------------------------------------------------------------------------------------
 
-shard_indices = Exercise(
-    reference.shard_indices,
-    title="Who reads what",
-    objective="distributed.data",
-    difficulty=2,
-    minutes=12,
+scaled_lr = Exercise(
+    reference.scaled_lr,
+    title="A learning rate for more ranks",
+    objective="distributed.communication",
+    difficulty=1,
+    minutes=5,
     points=1,
-    observes=[observe.value()],
-    forbids=(DistributedSampler.__iter__,),
+    stretch=True,
+    observes=[observe.value(rtol=1e-9)],
     hints=(
-        "Work with one list that is the same in every rank: shuffled, and long enough that every rank gets equally "
-        "many. What does each rank take from it?",
-        "The order depends on `seed + epoch` alone, by way of a `torch.Generator` of your own. The length is `n` "
-        "rounded up to a multiple of `world`; place p of the long list holds what place p % n of the order holds.",
-        "`torch.randperm(n, generator=g).tolist()` is the order. A rank takes the places "
-        "`range(rank, length, world)` of it, modulo `n`.",
+        "How many samples go into one update now, and how many were there when `base` was found?",
+        "Samples per update: micro-batch times ranks times accumulation steps. The learning rate grows with the "
+        "ratio to `ref_batch`, or with its square root.",
+        'Work out `ratio` from the four numbers; multiply `base` by it for "linear" and by `math.sqrt` of it '
+        'for "sqrt".',
     ),
-    why="One order for all ranks, cut in strides: nothing is read twice except for the padding, and nothing is left "
-    "out. The padding makes the shares equally long, so that all ranks make the same number of steps and nobody "
-    "waits for ever. The epoch is in the seed, so each epoch has an order of its own without any communication.",
+    why="A gradient averaged over k times as many samples is less noisy, so a longer step is affordable: about k "
+    "times as long for SGD, rather the square root of k for Adam. It is a rule of thumb, which needs a warm-up and "
+    "which ends somewhere: a learning rate that is too large diverges on any number of ranks.",
 )
 
 
-@shard_indices.cases
+@scaled_lr.cases
 def _(rng):
-    yield case("four samples, two ranks", 4, 0, 2, 0, 0)
-    yield case("the other rank", 4, 1, 2, 0, 0)
-    yield case("seven samples, three ranks, another epoch", 7, 1, 3, 2, 5)
-    yield case("the last rank, which reads the padding", 7, 2, 3, 2, 5)
-    yield case("the first rank, which needs none", 7, 0, 3, 2, 5)
-    yield case("two samples, five ranks", 2, 4, 5, 1, 3)
-    yield case("one rank has everything", 5, 0, 1, 1, 1)
+    yield case("eight ranks instead of one", 0.1, 32, 8, 1, 32, "linear")
+    yield case("the same batch, in four micro-batches", 0.1, 8, 1, 4, 32, "linear")
+    yield case("a smaller batch than before", 0.4, 16, 2, 1, 128, "linear")
+    yield case("the square root, for Adam", 1e-3, 64, 4, 1, 64, "sqrt")
+    yield case("everything together", 3e-4, 8, 16, 2, 64, "sqrt")
 
 
-@shard_indices.scenario
-def _(answer, n, rank, world, epoch, seed):
-    return as_list(answer(n, rank, world, epoch, seed))
+@scaled_lr.scenario
+def _(answer, base, per_gpu, world, accum, ref_batch, rule):
+    return as_float(answer(base, per_gpu, world, accum, ref_batch, rule))
 
 
-@shard_indices.alternative
-def pads_and_slices(n, rank, world, epoch, seed):
-    generator = torch.Generator()
-    generator.manual_seed(epoch + seed)
-    indices = torch.randperm(n, generator=generator).tolist()
-    total = -(-n // world) * world
-    while len(indices) < total:
-        indices += indices[: total - len(indices)]
-    return indices[rank:total:world]
+@scaled_lr.alternative
+def by_an_exponent(base, per_gpu, world, accum, ref_batch, rule):
+    exponent = {"linear": 1.0, "sqrt": 0.5}[rule]
+    return base * (per_gpu * world * accum / ref_batch) ** exponent
 
 
-@shard_indices.alternative
-def takes_turns(n, rank, world, epoch, seed):
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-    length = (n + world - 1) // world * world
-    for place, index in zip(range(length), cycle(order)):
-        if place % world == rank:
-            yield index
+@scaled_lr.alternative
+def with_two_returns(base, per_gpu, world, accum, ref_batch, rule):
+    samples = per_gpu * accum * world
+    if rule == "sqrt":
+        return base * math.sqrt(samples) / math.sqrt(ref_batch)
+    return base / ref_batch * samples
 
 
-@shard_indices.misconception(
-    "Each rank shuffled with a seed of its own. Then they hold different lists, and some samples are read twice and "
-    "some by nobody. The order must be one and the same in all ranks."
+@scaled_lr.misconception(
+    "You divided. More samples per update make the gradient less noisy, so the step may be longer, not shorter."
 )
-def seeds_by_rank(n, rank, world, epoch, seed):
-    generator = torch.Generator().manual_seed(seed + epoch + rank)
-    order = torch.randperm(n, generator=generator).tolist()
-    return [order[place % n] for place in range(rank, math.ceil(n / world) * world, world)]
+def divides(base, per_gpu, world, accum, ref_batch, rule):
+    ratio = ref_batch / (per_gpu * world * accum)
+    return base * ratio if rule == "linear" else base * math.sqrt(ratio)
 
 
-@shard_indices.misconception(
-    "Without padding some ranks get one sample more than others. They make one step more, and wait in its all-reduce "
-    "for ever."
+@scaled_lr.misconception("The accumulation steps are missing: their micro-batches go into the same update.")
+def forgets_accumulation(base, per_gpu, world, accum, ref_batch, rule):
+    ratio = per_gpu * world / ref_batch
+    return base * ratio if rule == "linear" else base * math.sqrt(ratio)
+
+
+@scaled_lr.misconception(
+    "You multiplied by the number of ranks (and micro-batches) alone. What counts is the ratio to the batch with "
+    "which `base` was found."
 )
-def does_not_pad(n, rank, world, epoch, seed):
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-    return order[rank::world]
+def forgets_the_reference_batch(base, per_gpu, world, accum, ref_batch, rule):
+    return base * world * accum if rule == "linear" else base * math.sqrt(world * accum)
 
 
-@shard_indices.misconception(
-    "You dropped the rest to make the shares equal. Those samples are read by nobody in this epoch; "
-    "the list was to be made longer instead."
+@scaled_lr.misconception(
+    'You scaled linearly in every case. With the rule "sqrt" the learning rate grows as the square root.'
 )
-def drops_the_tail(n, rank, world, epoch, seed):
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-    return order[rank : n // world * world : world]
-
-
-@shard_indices.misconception(
-    "The epoch plays no part, so every epoch comes in the same order. That is what a forgotten `set_epoch` does."
-)
-def ignores_the_epoch(n, rank, world, epoch, seed):
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).tolist()
-    return [order[place % n] for place in range(rank, math.ceil(n / world) * world, world)]
-
-
-@shard_indices.misconception(
-    "You cut the list into blocks. That is a fair division, but DistributedSampler deals the places out like cards: "
-    "rank, rank + world, rank + 2 * world, ..."
-)
-def cuts_blocks(n, rank, world, epoch, seed):
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-    share = math.ceil(n / world)
-    return [order[place % n] for place in range(rank * share, (rank + 1) * share)]
-
-
-@shard_indices.misconception(
-    "The padding came once. With fewer samples than half the ranks, the beginning has to be repeated over and over."
-)
-def pads_once(n, rank, world, epoch, seed):
-    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
-    order += order[: math.ceil(n / world) * world - n]
-    return order[rank::world]
-
-
-@shard_indices.misconception(
-    "You seeded the global generator. Everything that draws from it later, dropout for example, now depends on the "
-    "sampler. Use a `torch.Generator` of your own."
-)
-def seeds_the_global_generator(n, rank, world, epoch, seed):
-    torch.manual_seed(seed + epoch)
-    order = torch.randperm(n).tolist()
-    return [order[place % n] for place in range(rank, math.ceil(n / world) * world, world)]
+def always_linear(base, per_gpu, world, accum, ref_batch, rule):
+    return base * per_gpu * world * accum / ref_batch
 
 
 # ---- distributed_batches -----------------------------------------------------------------------------------
@@ -1378,87 +1459,6 @@ def saves_the_object(path, ddp):
     if dist.get_rank() == 0:
         torch.save(ddp.module, path)
     dist.barrier()
-
-
-# ---- scaled_lr ---------------------------------------------------------------------------------------------
-
-scaled_lr = Exercise(
-    reference.scaled_lr,
-    title="A learning rate for more ranks",
-    objective="distributed.communication",
-    difficulty=1,
-    minutes=5,
-    points=1,
-    stretch=True,
-    observes=[observe.value(rtol=1e-9)],
-    hints=(
-        "How many samples go into one update now, and how many were there when `base` was found?",
-        "Samples per update: micro-batch times ranks times accumulation steps. The learning rate grows with the "
-        "ratio to `ref_batch`, or with its square root.",
-        'Work out `ratio` from the four numbers; multiply `base` by it for "linear" and by `math.sqrt` of it '
-        'for "sqrt".',
-    ),
-    why="A gradient averaged over k times as many samples is less noisy, so a longer step is affordable: about k "
-    "times as long for SGD, rather the square root of k for Adam. It is a rule of thumb, which needs a warm-up and "
-    "which ends somewhere: a learning rate that is too large diverges on any number of ranks.",
-)
-
-
-@scaled_lr.cases
-def _(rng):
-    yield case("eight ranks instead of one", 0.1, 32, 8, 1, 32, "linear")
-    yield case("the same batch, in four micro-batches", 0.1, 8, 1, 4, 32, "linear")
-    yield case("a smaller batch than before", 0.4, 16, 2, 1, 128, "linear")
-    yield case("the square root, for Adam", 1e-3, 64, 4, 1, 64, "sqrt")
-    yield case("everything together", 3e-4, 8, 16, 2, 64, "sqrt")
-
-
-@scaled_lr.scenario
-def _(answer, base, per_gpu, world, accum, ref_batch, rule):
-    return as_float(answer(base, per_gpu, world, accum, ref_batch, rule))
-
-
-@scaled_lr.alternative
-def by_an_exponent(base, per_gpu, world, accum, ref_batch, rule):
-    exponent = {"linear": 1.0, "sqrt": 0.5}[rule]
-    return base * (per_gpu * world * accum / ref_batch) ** exponent
-
-
-@scaled_lr.alternative
-def with_two_returns(base, per_gpu, world, accum, ref_batch, rule):
-    samples = per_gpu * accum * world
-    if rule == "sqrt":
-        return base * math.sqrt(samples) / math.sqrt(ref_batch)
-    return base / ref_batch * samples
-
-
-@scaled_lr.misconception(
-    "You divided. More samples per update make the gradient less noisy, so the step may be longer, not shorter."
-)
-def divides(base, per_gpu, world, accum, ref_batch, rule):
-    ratio = ref_batch / (per_gpu * world * accum)
-    return base * ratio if rule == "linear" else base * math.sqrt(ratio)
-
-
-@scaled_lr.misconception("The accumulation steps are missing: their micro-batches go into the same update.")
-def forgets_accumulation(base, per_gpu, world, accum, ref_batch, rule):
-    ratio = per_gpu * world / ref_batch
-    return base * ratio if rule == "linear" else base * math.sqrt(ratio)
-
-
-@scaled_lr.misconception(
-    "You multiplied by the number of ranks (and micro-batches) alone. What counts is the ratio to the batch with "
-    "which `base` was found."
-)
-def forgets_the_reference_batch(base, per_gpu, world, accum, ref_batch, rule):
-    return base * world * accum if rule == "linear" else base * math.sqrt(world * accum)
-
-
-@scaled_lr.misconception(
-    'You scaled linearly in every case. With the rule "sqrt" the learning rate grows as the square root.'
-)
-def always_linear(base, per_gpu, world, accum, ref_batch, rule):
-    return base * per_gpu * world * accum / ref_batch
 
 
 # ---- zero_memory -------------------------------------------------------------------------------------------

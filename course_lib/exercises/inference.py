@@ -2092,8 +2092,8 @@ compiled_in_place = Question(
 traced_branch = Question(
     "traced_branch",
     objective="inference.export",
-    text="""A module returns `x` if `x.sum() > 0`, and `-x` otherwise. It is traced with "
-    "`torch.jit.trace(module, torch.ones(2))`.
+    text="""A module returns `x` if `x.sum() > 0`, and `-x` otherwise. It is traced with
+`torch.jit.trace(module, torch.ones(2))`.
 **What does the traced module make of `[-1., -1.]`?**""",
     choices={"a": "`[1., 1.]`", "b": "`[-1., -1.]`", "c": "an error"},
     answer="b",
