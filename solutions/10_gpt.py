@@ -11,7 +11,7 @@
 # %% [markdown]
 # # Mini GPT: every part of it, and why you can trust it
 #
-# > Two people train a GPT of the same size on the same text. One loss ends at 0.83, the other at 0.13.
+# > Two people train a GPT of the same size on the same text. One loss ends near 0.85, the other near 0.15.
 # > **Whose model is better?**
 #
 # You will have built both of them when you can answer.
@@ -893,7 +893,7 @@ print("right:   at the entropy rate:", abs(last["right"] - rate) < 0.1)
 print("no mask: below it by more than half:", last["no mask"] < 0.5 * rate)
 
 # %% [markdown]
-# So the better loss is the worse model, and **that answers the question at the top**: a loss of 0.13 on a source with
+# So the better loss is the worse model, and **that answers the question at the top**: a loss of 0.15 on a source with
 # an entropy rate of 0.81 is no achievement, it is a proof of a leak.
 # When it writes, there is no answer to look at. Hand both models the first four tokens alone, and ask for the fifth:
 

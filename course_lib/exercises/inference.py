@@ -33,8 +33,8 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # another batch size may mean another orde
 
 
 class Watch(nn.Module):
-    """Passes its input on and notes how many rows came, and whether a graph is recorded. Copies note here "
-    "too."""
+    """Passes its input on and notes how many rows came, and whether a graph is recorded. Copies note here
+    too."""
 
     seen: list[tuple[int, bool]] = []  # noqa: RUF012 - of the class, on purpose
 
@@ -260,8 +260,8 @@ def cudnn_and_environment_kept() -> Iterator[None]:
 
 @seed_everything.scenario
 def seed_and_draw(answer, seed, drawn):
-    """The global generator is put back where seeding left it at the start of its stream: the rest shows as "
-    "consumed."""
+    """The global generator is put back where seeding left it at the start of its stream: the rest shows as
+    consumed."""
     before = torch.get_rng_state()
     with cudnn_and_environment_kept():
         answer(seed)
@@ -1495,8 +1495,8 @@ def opener() -> str:
 
 
 class Hostile:
-    """Its pickle calls `run_by_a_file` when it is loaded: a harmless stand-in for what a stranger might "
-    "call."""
+    """Its pickle calls `run_by_a_file` when it is loaded: a harmless stand-in for what a stranger might
+    call."""
 
     def __reduce__(self):
         return run_by_a_file, ()
@@ -1859,8 +1859,8 @@ load_weights = Exercise(
 
 @load_weights.scenario
 def load_and_look(answer, model, stored):
-    """What the model holds after a refusal is open, so it is put back; what the call returns is open as "
-    "well."""
+    """What the model holds after a refusal is open, so it is put back; what the call returns is open as
+    well."""
     held, before = dict(model.named_parameters(remove_duplicate=False)), copy.deepcopy(model.state_dict())
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "model.safetensors"))
