@@ -67,8 +67,8 @@ class CausalSelfAttention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, D = x.shape
-        parts = self.qkv(x).chunk(3, dim=-1)  # all queries, all keys, all values
-        q, k, v = (part.view(B, T, self.n_head, -1).transpose(1, 2) for part in parts)  # (B, H, T, D // H)
+        qkv = self.qkv(x).view(B, T, 3, self.n_head, D // self.n_head)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, D // H) each
         heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.proj(heads.transpose(1, 2).reshape(B, T, D))
 
