@@ -3026,3 +3026,8 @@ one_more_token = Question(
         "c": "`torch.compile` would do that. An exported program stands alone: the Python code is no longer there.",
     },
 )
+
+
+# ---- the race ----------------------------------------------------------------------------------------------
+
+from course_lib.exercises.race import orthogonalize, race_ablation  # noqa: E402, F401 - asked last

@@ -216,4 +216,5 @@ OBJECTIVES = (
     Objective("gpt.sampling", "draw tokens with a temperature, top-k and top-p", GPT),
     Objective("gpt.cache", "decode with a cache of keys and values, to the same numbers", GPT),
     Objective("gpt.tools", "profile, parallelize and export a model of your own", GPT),
+    Objective("gpt.race", "find by ablation what lowers a loss under a fixed budget", GPT),
 )
