@@ -22,9 +22,12 @@ from typing import Any
 
 from course_lib.checking import Answer, Exercise, Report, judge
 from course_lib.checking.compare import describe
+from course_lib.checking.records import tensors_in
+from course_lib.checking.trial import Case
 from course_lib.checking.judge import CouldNotRun, Fault, Run
 from course_lib.environment import ROOT
 from course_lib.grading.protocol import (
+    CaseToBuild,
     Ended,
     Malformed,
     OutOfTime,
@@ -108,7 +111,9 @@ class Task:
 @cache
 def task_of(exercise: Exercise) -> Task:
     """Pickled once, sent for every submission."""
-    observers = [replace(observer, describe=describe) for observer in exercise.observers]  # words are made here
+    observers = [
+        replace(observer, describe=describe) for observer in exercise.observers
+    ]  # words are made here
     setup = {
         "parameters": exercise.parameters,
         "recorders": exercise.recorders,
@@ -116,7 +121,16 @@ def task_of(exercise: Exercise) -> Task:
         "run": exercise.run,
         "forbids": exercise.forbids,
     }
-    return Task(pickled(setup), tuple(map(pickled, exercise.fresh_cases())))
+    cases = exercise.fresh_cases()
+    return Task(pickled(setup), tuple(_case(exercise, index, case) for index, case in enumerate(cases)))
+
+
+def _case(exercise: Exercise, index: int, case: Case) -> bytes:
+    """A case as it is; one whose inputs hang on a graph can't be copied, so the code that builds it goes instead."""
+    inputs = [tensor for _, tensor in tensors_in([list(case.args), case.kwargs])]
+    if all(tensor.is_leaf for tensor in inputs):
+        return pickled(case)
+    return pickled(CaseToBuild(exercise.builder, exercise.seed, index))
 
 
 class Worker:
@@ -147,8 +161,20 @@ class Worker:
         self._folder = Path(tempfile.mkdtemp(prefix="answers_", dir=self.staged.parent))
         if user:
             os.chown(self._folder, NOBODY, NOBODY)
-        command = [sys.executable, "-I", "-c", STARTER, str(theirs.fileno()), str(self.staged), str(self._folder)]
-        environment = {"PATH": os.environ.get("PATH", os.defpath), "OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99"}
+        command = [
+            sys.executable,
+            "-I",
+            "-c",
+            STARTER,
+            str(theirs.fileno()),
+            str(self.staged),
+            str(self._folder),
+        ]
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "OMP_NUM_THREADS": "1",
+            "KINETO_LOG_LEVEL": "99",
+        }
         self._process = subprocess.Popen(
             command,
             pass_fds=[theirs.fileno()],

@@ -10,17 +10,21 @@ from __future__ import annotations
 import base64
 import io
 import json
+import pickle
 import socket
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
 import torch
 
+from course_lib.checking.exercise import build_cases
 from course_lib.checking.judge import Observation
 from course_lib.checking.records import Record, TensorRecord
+from course_lib.checking.trial import Case
 
 LENGTH = 8  # bytes of the number in front of each message
 LARGEST = 128 * 2**20  # bytes of one message; a record of the largest tensor that is kept fits
@@ -108,7 +112,7 @@ class _Pickler(cloudpickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_plain(value):
-            return _tensor, self._parts(value)
+            return (_view, _parts_of_view(value)) if value._is_view() else (_tensor, self._parts(value))
         return super().reducer_override(value)
 
     def _parts(self, tensor: torch.Tensor) -> tuple:
@@ -133,6 +137,37 @@ def _tensor(kind: type, storage: torch.UntypedStorage, layout: tuple, requires_g
         tensor.requires_grad_(requires_grad)
     tensor.grad = grad
     return tensor
+
+
+def _parts_of_view(view: torch.Tensor) -> tuple:
+    layout = view.dtype, tuple(view.shape), view.stride(), view.storage_offset()
+    return view._base, layout, view.requires_grad, view.grad
+
+
+def _view(base: torch.Tensor, layout: tuple, requires_grad: bool, grad: Any) -> torch.Tensor:
+    """Still a view to autograd: writing into it counts for its base, and it can't be detached in place."""
+    dtype, shape, stride, offset = layout
+    with torch.no_grad():
+        view = base.view(dtype).as_strided(shape, stride, offset)
+    view.requires_grad_(requires_grad).grad = grad
+    return view
+
+
+@dataclass(frozen=True)
+class CaseToBuild:
+    """A case whose inputs can't be copied: how to build all cases of its exercise, and which one it is."""
+
+    builder: Callable
+    seed: int
+    index: int
+
+
+def unpickled_case(message: bytes) -> Case:
+    """A case as `pickled` wrote it. Only for messages of the grader."""
+    case = pickle.loads(message)
+    if isinstance(case, CaseToBuild):
+        return build_cases(case.builder, case.seed)[case.index]
+    return case
 
 
 def pickled(value: Any) -> bytes:

@@ -28,7 +28,7 @@ from course_lib.checking.answer import Answer
 from course_lib.checking.judge import CouldNotRun, load, observe_case, traced_calls
 from course_lib.checking.trial import quarantine
 from course_lib.grading import sandbox
-from course_lib.grading.protocol import Ended, encode_observation, receive, send
+from course_lib.grading.protocol import Ended, encode_observation, receive, send, unpickled_case
 from course_lib.grading.sandbox import Limits
 
 USED_BY_ANSWERS = (  # slow to import, and never needed at once
@@ -162,7 +162,7 @@ def _loaded(channel: socket.socket, answer: Answer) -> Any:
 
 def _observe_one(channel: socket.socket, task: Any, function: Any, message: bytes) -> None:
     with quarantine() as printed:
-        seen = observe_case(task, function, pickle.loads(message))
-    forbidden = traced_calls(task, function, pickle.loads(message)) if task.forbids else []
+        seen = observe_case(task, function, unpickled_case(message))
+    forbidden = traced_calls(task, function, unpickled_case(message)) if task.forbids else []
     send(channel, encode_observation(seen, forbidden))
     send(channel, printed.getvalue().encode(errors="replace"))
