@@ -1,0 +1,1 @@
+"""Judging submitted notebooks in isolation, and the gradebook that comes of it."""
