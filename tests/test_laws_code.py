@@ -23,6 +23,7 @@ ROOMS = [
     {"progress"},
     {"authoring"},
     {"session", "selfcheck"},
+    {"grading"},
     {"environment"},
     {"workbook", "doctor"},
     {"cli"},

@@ -113,6 +113,10 @@ def test_a_cell_that_python_cannot_read_is_the_answer_when_it_comes_last():
     assert find_answer(["def g(:", "def f(): return 2"], "f").problem == ""
 
 
+def test_a_cell_that_only_the_symbol_table_refuses_costs_itself_alone():
+    assert load("nonlocal x", "def f(): return 1")() == 1
+
+
 def test_formatting_and_comments_do_not_change_the_digest():
     one = find_answer(["def f(x):\n    return x + 1"], "f")
     two = find_answer(["def f(x):  # add\n\n    return (x+1)"], "f")
