@@ -21,6 +21,11 @@ for learners
   reset EXERCISE | NOTEBOOK         begin it again; a copy of yours is kept in workbook/backups
   doctor                            what is installed and used, and what to do about each problem
 
+for instructors
+  grade FILE_OR_FOLDER ... -o OUT [-j N]
+                                    judge submitted notebooks in isolation: marks, feedback, the page of the room;
+                                    exit 0: all graded, 1: some could not be read, 2: could not run
+
 for authors
   test [pytest's arguments]         set up what is needed, and run the whole suite
   build [NAME ...] [--no-execute]   make the notebooks from solutions/*.py
@@ -151,6 +156,32 @@ def _check(path: Path, as_json: bool) -> int:
     return selfcheck.main(path, as_json)
 
 
+def grade(rest: list[str]) -> int:
+    """Grade submitted notebooks."""
+    parser = _parser("grade", "Exit 0: all graded, 1: some could not be read, 2: could not run.")
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="FILE_OR_FOLDER", help="notebooks, folders, zip files"
+    )
+    parser.add_argument("-o", "--out", required=True, type=Path, help="where everything is written")
+    parser.add_argument(
+        "-j", "--jobs", type=_positive, default=os.cpu_count() or 1, help="how many at a time"
+    )
+    options = parser.parse_args(rest)
+    return in_environment("grade", rest, lambda: _grade(options.paths, options.out, options.jobs))
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1 on")
+    return int(text)
+
+
+def _grade(paths: list[Path], out: Path, jobs: int) -> int:
+    from course_lib.grading import run
+
+    return run.main(paths, out, jobs)
+
+
 def build(rest: list[str]) -> int:
     """Make the notebooks from their sources."""
     parser = _parser("build", "Make notebooks/ and solutions/*.ipynb from solutions/*.py.")
@@ -212,6 +243,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "status": status,
     "check": check,
     "reset": reset,
+    "grade": grade,
     "build": build,
     "doctor": diagnose,
 }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def main(path: str, as_json: bool = False) -> int:
 
 def judge_cells(cells: list[str], notebook: str) -> list[Line]:
     """Judge all that a notebook of the course asks, given the sources of its code cells."""
-    asked = [_judge_prediction(question, cells) for question in exercises.questions_of(notebook)]
+    asked = [judge_prediction(question, cells) for question in exercises.questions_of(notebook)]
     return asked + [_judge_exercise(exercise, cells) for exercise in exercises.exercises_of(notebook)]
 
 
@@ -67,7 +68,8 @@ def _judge_exercise(exercise: Exercise, cells: list[str]) -> Line:
     )
 
 
-def _judge_prediction(question: Question, cells: list[str]) -> Line:
+def judge_prediction(question: Question, cells: Sequence[str]) -> Line:
+    """The last letter chosen in the notebook, against the right one, which is not told."""
     choice = find_prediction(cells, question.name)
     if choice is None:
         verdict, summary = Verdict.NOT_ATTEMPTED, "No prediction yet."
@@ -79,7 +81,7 @@ def _judge_prediction(question: Question, cells: list[str]) -> Line:
     return Line(question.name, "prediction", verdict.value, points, question.points, summary)
 
 
-def find_prediction(cells: list[str], name: str) -> str | None:
+def find_prediction(cells: Sequence[str], name: str) -> str | None:
     """The letter in the last `predict(name, letter)` of the notebook; None where it is still open."""
     choice = None
     for call in _predict_calls(cells):
@@ -90,7 +92,7 @@ def find_prediction(cells: list[str], name: str) -> str | None:
     return choice
 
 
-def _predict_calls(cells: list[str]) -> list[ast.Call]:
+def _predict_calls(cells: Sequence[str]) -> list[ast.Call]:
     calls = []
     for cell in cells:
         try:

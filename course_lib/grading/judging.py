@@ -14,7 +14,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,9 +25,9 @@ from typing import Any
 
 from course_lib.checking import Answer, Exercise, Report, judge
 from course_lib.checking.compare import describe
+from course_lib.checking.judge import CouldNotRun, Fault, Run
 from course_lib.checking.records import tensors_in
 from course_lib.checking.trial import Case
-from course_lib.checking.judge import CouldNotRun, Fault, Run
 from course_lib.environment import ROOT
 from course_lib.grading.protocol import (
     CaseToBuild,
@@ -39,6 +42,7 @@ from course_lib.grading.protocol import (
 from course_lib.grading.sandbox import Limits
 from course_lib.grading.worker import END, RUN
 
+COMPARING = threading.Lock()  # the engine looks at one answer at a time; answers run beside each other
 START = 120.0  # seconds until a worker has imported PyTorch, on a busy machine
 NOBODY = 65534
 PRINTED = 4_000  # characters of what an answer printed that go into its report
@@ -64,7 +68,7 @@ STAGED = (  # what a learner's code may import of the course; nothing here knows
     "ranks.py",
     "simulation.py",
 )
-STAND_IN = '''"""The course as a graded answer sees it: there is nothing to check with, and no answer to fall back on."""
+STAND_IN = '''"""The course as a graded answer sees it: nothing to check with, and no answer to fall back on."""
 
 
 def passing(answer):
@@ -105,7 +109,7 @@ class Task:
     """An exercise as a worker gets it: what runs and observes, and the cases, each by itself."""
 
     setup: bytes
-    cases: tuple[bytes, ...]
+    cases: tuple[tuple[str, bytes], ...]  # each with its label
 
 
 @cache
@@ -122,7 +126,9 @@ def task_of(exercise: Exercise) -> Task:
         "forbids": exercise.forbids,
     }
     cases = exercise.fresh_cases()
-    return Task(pickled(setup), tuple(_case(exercise, index, case) for index, case in enumerate(cases)))
+    return Task(
+        pickled(setup), tuple((case.label, _case(exercise, index, case)) for index, case in enumerate(cases))
+    )
 
 
 def _case(exercise: Exercise, index: int, case: Case) -> bytes:
@@ -143,19 +149,25 @@ class Worker:
         self._control: socket.socket | None = None
 
     def __enter__(self) -> Worker:
-        self._start()
-        return self
+        return self.start()
 
     def __exit__(self, *exception: object) -> None:
-        self._stop()
+        self.stop()
 
     def judge(self, exercise: Exercise, answer: Answer | None) -> Report:
-        """What `check` would say of this answer. Raises NoWorker where the machine gives no process."""
-        return judge(exercise, answer, self._run)
+        """What `check` would say of this answer. Raises NoWorker where the process itself is lost."""
+        with COMPARING:
+            return judge(exercise, answer, self._run)
 
     # ---- the process -------------------------------------------------------------------------------------------
 
-    def _start(self) -> None:
+    def restart(self) -> None:
+        """Take a new process in the place of one that was lost."""
+        self.stop()
+        self.start()
+
+    def start(self) -> Worker:
+        """Start the process and wait until it is ready. Raises NoWorker."""
         ours, theirs = socket.socketpair()
         user = _as_nobody()
         self._folder = Path(tempfile.mkdtemp(prefix="answers_", dir=self.staged.parent))
@@ -191,8 +203,10 @@ class Worker:
         if ours.recv(16) != b"ready":
             problem = self._process.stderr.read().decode(errors="replace")[-2000:]
             raise NoWorker(f"The process that runs the answers did not start.\n{problem}")
+        return self
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End the process and everything that it started."""
         self._control.close()
         self._process.stderr.close()
         try:
@@ -203,16 +217,24 @@ class Worker:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _ask(self, request: bytes, *fds: int) -> None:
-        socket.send_fds(self._control, [request], list(fds))
+        try:
+            socket.send_fds(self._control, [request], list(fds))
+        except OSError as error:
+            raise NoWorker("The process that runs the answers is gone.") from error
 
     # ---- one answer ---------------------------------------------------------------------------------------------
 
     def _run(self, exercise: Exercise, answer: Answer) -> Run:
+        task = task_of(exercise)
+        with _released(COMPARING):
+            return self._run_alone(task, answer)
+
+    def _run_alone(self, task: Task, answer: Answer) -> Run:
         ours, theirs = socket.socketpair()
         with ours:
             with theirs:
                 self._ask(RUN, theirs.fileno())
-            conversation = Conversation(ours, exercise, self.limits)
+            conversation = Conversation(ours, task, self.limits)
             try:
                 return conversation.run(answer)
             except Ended:
@@ -224,34 +246,38 @@ class Worker:
     def _end(self) -> int:
         """Kill what is left of the answer's processes; how the first one ended (negative: by that signal)."""
         self._ask(END)
-        return int(self._control.recv(16))
+        try:
+            return int(self._control.recv(16))
+        except (OSError, ValueError) as error:
+            raise NoWorker("The process that runs the answers is gone.") from error
 
 
 class Conversation:
     """The exchange with the child that runs one answer."""
 
-    def __init__(self, channel: socket.socket, exercise: Exercise, limits: Limits) -> None:
-        self.channel, self.exercise, self.limits = channel, exercise, limits
+    def __init__(self, channel: socket.socket, task: Task, limits: Limits) -> None:
+        self.channel, self.task, self.limits = channel, task, limits
+        self.deadline = time.monotonic() + limits.total
         self.protections: tuple[str, ...] = ()
         self.where = "while it was defined"
 
     def run(self, answer: Answer) -> Run:
         """Raises CouldNotRun where the answer gives no observations, and Ended where its process is gone."""
-        task = task_of(self.exercise)
-        send(self.channel, task.setup)
+        send(self.channel, self.task.setup)
         send(self.channel, json.dumps(asdict(answer)).encode())
         try:
             self._read_protections()
             self._read_load()
-            return self._read_cases(task)
+            return self._read_cases()
         except OutOfTime:
-            summary = f"Your code did not finish within {self.limits.wall:g} seconds, {self.where}."
+            most = f"{self.limits.wall:g} seconds for a case and {self.limits.total:g} for all"
+            summary = f"Your code did not finish in time, {self.where}. It has {most}."
             raise CouldNotRun(summary) from None
         except Malformed as odd:
             raise CouldNotRun(f"Nothing that can be judged came back, {self.where}: {odd}.") from None
 
     def _next(self) -> bytes:
-        return receive(self.channel, time.monotonic() + self.limits.wall)
+        return receive(self.channel, min(time.monotonic() + self.limits.wall, self.deadline))
 
     def _read_protections(self) -> None:
         """The last message before any of the learner's code runs."""
@@ -271,10 +297,10 @@ class Conversation:
             texts = {key: str(failure.get(key, "")) for key in ("summary", "error")}
             raise CouldNotRun(texts["summary"], attempted, error=texts["error"])
 
-    def _read_cases(self, task: Task) -> Run:
+    def _read_cases(self) -> Run:
         observations, printed, forbidden = [], [], []
-        for case, payload in zip(self.exercise.fresh_cases(), task.cases):
-            self.where = f"in the case '{case.label}'"
+        for label, payload in self.task.cases:
+            self.where = f"in the case '{label}'"
             send(self.channel, payload)
             seen, calls = decode_observation(self._next())
             observations.append(seen)
@@ -286,6 +312,15 @@ class Conversation:
         """What to say when the process is gone."""
         how = f"was killed by signal {-status}" if status < 0 else f"ended by itself with exit code {status}"
         return CouldNotRun(f"The process that ran your code {how}, {self.where}.")
+
+
+@contextmanager
+def _released(lock: threading.Lock) -> Iterator[None]:
+    lock.release()
+    try:
+        yield
+    finally:
+        lock.acquire()
 
 
 def _as_nobody() -> dict[str, Any]:

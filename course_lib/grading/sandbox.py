@@ -26,10 +26,11 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Limits:
-    """For one exercise. `wall` is for each case, by the grader's clock; the others are the kernel's to keep."""
+    """For one exercise. `wall` (of each case) and `total` are by the grader's clock; the kernel keeps the others."""
 
     wall: float = 10.0  # seconds
-    cpu: int = 60  # seconds
+    total: float = 40.0  # seconds
+    cpu: int = 40  # seconds
     memory: int = 6 * 1024 * MIB  # of address space; PyTorch alone maps about 600 MiB
     processes: int = 64
     open_files: int = 256
