@@ -91,7 +91,7 @@ def _parse(cell: str) -> tuple[str, ast.Module] | None:
     for source in (cell, _without_magics(cell)):
         try:
             return source, ast.parse(source)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     return None
 
@@ -111,7 +111,7 @@ def _syntax_problem(cell: str, name: str) -> Answer | None:
         return None
     try:
         ast.parse(_without_magics(cell))
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = (getattr(error, "text", "") or "").strip()
         place = f" in line {error.lineno}: {line}" if getattr(error, "lineno", None) else ""
         return Answer(name, cell, cell, f"{type(error).__name__}: {getattr(error, 'msg', error)}{place}")
@@ -119,7 +119,7 @@ def _syntax_problem(cell: str, name: str) -> Answer | None:
 
 
 def _statements(source: str, tree: ast.Module) -> Iterable[_Statement]:
-    lines = source.splitlines()
+    lines = [line.decode() for line in source.encode().splitlines()]  # not at form feeds
     for node in tree.body:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
         alone = first != node.lineno or not _shares_line(tree, node)
