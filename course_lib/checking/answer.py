@@ -92,7 +92,7 @@ def _read(cell: str) -> tuple[_Statement, ...] | None:
     for source in (cell, _without_magics(cell)):
         try:
             return tuple(_statements(source, ast.parse(source)))
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     return None
 
@@ -112,7 +112,7 @@ def _syntax_problem(cell: str, name: str) -> Answer | None:
         return None
     try:
         ast.parse(_without_magics(cell))
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = (getattr(error, "text", "") or "").strip()
         place = f" in line {error.lineno}: {line}" if getattr(error, "lineno", None) else ""
         return Answer(name, cell, cell, f"{type(error).__name__}: {getattr(error, 'msg', error)}{place}")
@@ -120,7 +120,7 @@ def _syntax_problem(cell: str, name: str) -> Answer | None:
 
 
 def _statements(source: str, tree: ast.Module) -> Iterable[_Statement]:
-    lines = source.splitlines()
+    lines = [line.decode() for line in source.encode().splitlines()]  # not at form feeds
     for node in tree.body:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
         alone = first != node.lineno or not _shares_line(tree, node)

@@ -16,7 +16,7 @@ from course_lib.checking import Report, Verdict, find_answer
 from course_lib.grading import tables
 from course_lib.grading.files import OutputProblem, plain, reason_of, replace_file
 from course_lib.grading.intake import Submission
-from course_lib.selfcheck import find_prediction
+from course_lib.notebook import find_prediction
 
 COULD_NOT_BE_READ = "could not be read"  # the verdict on a submission that is no notebook of the course
 UNSCORED = (Verdict.GRADER_FAULT.value, COULD_NOT_BE_READ)  # no mark at all, which is not a zero
