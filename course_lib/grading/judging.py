@@ -273,8 +273,9 @@ class Conversation:
             most = f"{self.limits.wall:g} seconds for a case and {self.limits.total:g} for all"
             summary = f"Your code did not finish in time, {self.where}. It has {most}."
             raise CouldNotRun(summary) from None
-        except Malformed as odd:
-            raise CouldNotRun(f"Nothing that can be judged came back, {self.where}: {odd}.") from None
+        except Malformed:
+            summary = "What came back can't be judged: your code interfered with the process that runs it."
+            raise CouldNotRun(summary) from None
 
     def _next(self) -> bytes:
         return receive(self.channel, min(time.monotonic() + self.limits.wall, self.deadline))
