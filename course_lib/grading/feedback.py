@@ -14,7 +14,7 @@ from course_lib import exercises
 from course_lib.checking import Report, Verdict
 from course_lib.display.report import question_html, report_html
 from course_lib.display.theme import LINE, escape, inline
-from course_lib.grading.files import file_name
+from course_lib.grading.files import clip, file_name
 from course_lib.grading.gradebook import UNSCORED, Graded, Row, prediction
 from course_lib.grading.intake import Submission
 from course_lib.grading.page import badge, name, write_page
@@ -116,7 +116,7 @@ def _line(row: Row, linked: bool) -> str:
     what = escape(row.exercise)
     return (
         f'<tr><th scope="row">{f"<a href=#{what}>{what}</a>" if linked else what}</th>'
-        f"<td>{badge(row.verdict)}</td><td>{inline(_clip(row.reason))}</td>"
+        f"<td>{badge(row.verdict)}</td><td>{inline(clip(row.reason, LONGEST))}</td>"
         f'<td class="n">{points}</td></tr>'
     )
 
@@ -145,9 +145,12 @@ def _report_cards(graded: Graded) -> dict[str, str]:
 
 def _for_the_page(report: Report) -> Report:
     """The report with a way on, and without endless texts."""
-    texts = {field: _clip(getattr(report, field)) for field in ("summary", "call", "error", "printed")}
+    texts = {
+        field: clip(getattr(report, field), LONGEST) for field in ("summary", "call", "error", "printed")
+    }
     facets = tuple(
-        replace(facet, expected=_clip(facet.expected), got=_clip(facet.got)) for facet in report.facets
+        replace(facet, expected=clip(facet.expected, LONGEST), got=clip(facet.got, LONGEST))
+        for facet in report.facets
     )
     return replace(report, facets=facets, next_step=report.next_step or _next_step(report), **texts)
 
@@ -156,12 +159,6 @@ def _next_step(report: Report) -> str:
     if report.verdict not in (Verdict.FAILED, Verdict.ERROR):
         return ""
     return f"In the notebook, `hint({report.exercise})` shows where to look."
-
-
-def _clip(text: str) -> str:
-    if len(text) <= LONGEST:
-        return text
-    return f"{text[:LONGEST]}\n... {len(text) - LONGEST} more characters"
 
 
 def _sections(title: str, cards: dict[str, str]) -> str:
