@@ -17,7 +17,7 @@ from course_lib.display.theme import LINE, escape, inline
 from course_lib.grading.files import clip, file_name
 from course_lib.grading.gradebook import UNSCORED, Graded, Row, prediction
 from course_lib.grading.intake import Submission
-from course_lib.grading.page import badge, name, write_page
+from course_lib.grading.page import badge, name, scrolling, write_page
 from course_lib.grading.tables import number, total
 
 LONGEST = 8_000  # characters of any one text on a page; an answer can print and raise what it likes
@@ -106,7 +106,8 @@ def _results(graded: Graded) -> str:
     predictions, reports = _prediction_cards(graded), _report_cards(graded)
     lines = "".join(_line(row, linked=row.exercise in {**predictions, **reports}) for row in graded.rows)
     head = "<th>what was asked</th><th>result</th><th></th><th>points</th>"
-    overview = f"<h2>Overview</h2><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    overview = f"<h2>Overview</h2>{scrolling(table, 'Overview')}"
     sheet = next((_sheet_and_card(card)[0] for card in [*predictions.values(), *reports.values()]), "")
     return overview + sheet + _sections("Predictions", predictions) + _sections("Exercises", reports)
 

@@ -26,8 +26,7 @@ a {{ color: LinkText; }}
 .quiet {{ opacity: .78; font-size: 13px; }}
 .badge {{ color: #fff; font-size: 12.5px; font-weight: 600; padding: 1px 9px; border-radius: 10px;
   white-space: nowrap; }}
-.hidden {{ position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%);
-  white-space: nowrap; }}
+.scroll {{ overflow: auto; max-width: 100%; }}
 .note {{ background: {TINT}; border-left: 4px solid {LINE}; border-radius: 3px; padding: 6px 12px;
   margin: 10px 0; max-width: 86ch; overflow-wrap: anywhere; }}
 """
@@ -51,3 +50,8 @@ def badge(verdict: str) -> str:
 def name(text: str) -> str:
     """A name from outside, in a direction of its own, so that it can't turn around what stands beside it."""
     return f"<bdi>{escape(text)}</bdi>"
+
+
+def scrolling(table: str, label: str) -> str:
+    """A table that may be wider than the page, to be scrolled by mouse and by keyboard."""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'

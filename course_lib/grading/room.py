@@ -16,7 +16,7 @@ from course_lib.checking import Verdict
 from course_lib.display.theme import LINE, TINT, escape, inline
 from course_lib.grading.feedback import page_of
 from course_lib.grading.gradebook import COULD_NOT_BE_READ, UNSCORED, Row
-from course_lib.grading.page import COLORS, SYMBOLS, badge, name, write_page
+from course_lib.grading.page import COLORS, SYMBOLS, badge, name, scrolling, write_page
 from course_lib.grading.tables import Item, by_student, items_of, number, total
 
 OPEN_WAITING = 8  # longer lists are folded away
@@ -40,8 +40,7 @@ th {{ font-weight: normal; text-align: left; }}
 .bar {{ display: inline-block; width: 120px; height: 9px; border: 1px solid {LINE}; border-radius: 5px;
   overflow: hidden; margin-right: 8px; }}
 .bar b {{ display: block; height: 100%; background: {COLORS["passed"]}; }}
-.scroll {{ overflow: auto; max-height: 85vh; border: 1px solid {LINE}; border-radius: 4px;
-  width: fit-content; max-width: 100%; }}
+section .scroll {{ max-height: 85vh; border: 1px solid {LINE}; border-radius: 4px; width: fit-content; }}
 .grid th, .grid td {{ background: Canvas; border-bottom: 1px solid {LINE}; }}
 .grid thead, .grid tfoot {{ position: sticky; top: 0; bottom: 0; z-index: 2; }}
 .grid thead th {{ vertical-align: bottom; padding: 6px 2px; }}
@@ -217,11 +216,14 @@ def _difficulty_section(found: list[Tally]) -> str:
     return (
         '<h2 id="difficulty">Exercises by difficulty</h2><p>The share that passed, of all who handed the notebook '
         "in; the hardest first. A result without a mark is not counted.</p>"
-        f"{_ranking(exercises)}<h3>Predictions, the most surprising first</h3>{_ranking(predictions)}"
+        f"{_ranking(exercises, 'Exercises by difficulty')}"
+        f"<h3>Predictions, the most surprising first</h3>{_ranking(predictions, 'Predictions')}"
     )
 
 
-def _ranking(found: list[Tally]) -> str:
+def _ranking(found: list[Tally], label: str) -> str:
+    if not found:
+        return "<p>None.</p>"
     verdicts = [verdict.value for verdict in Verdict]
     heads = [
         "exercise",
@@ -232,11 +234,8 @@ def _ranking(found: list[Tally]) -> str:
     ]
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
     lines = "".join(_ranking_line(tally, verdicts) for tally in found)
-    return (
-        f'<table class="ranked"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
-        if lines
-        else "<p>None.</p>"
-    )
+    table = f'<table class="ranked"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
+    return scrolling(table, label)
 
 
 def _ranking_line(tally: Tally, verdicts: list[str]) -> str:
@@ -258,11 +257,11 @@ def _grid_section(notebook: str, rows: list[Row], folder: Path) -> str:
     here = [row for row in rows if row.notebook == notebook]
     items, students = items_of(here), by_student(here)
     lines = "".join(_grid_line(student, own, items, folder) for student, own in students.items())
-    label = escape(f"grid-{notebook}")
+    table = f'<table class="grid">{_grid_head(items)}<tbody>{lines}</tbody>{_grid_foot(here, items)}</table>'
+    title = f"Who did what: {notebook}"
     return (
-        f'<section><h2 id="{label}">Who did what: {escape(notebook)}</h2>{_LEGEND}{_absent(rows, students)}'
-        f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{label}"><table class="grid">'
-        f"{_grid_head(items)}<tbody>{lines}</tbody>{_grid_foot(here, items)}</table></div></section>"
+        f'<section><h2 id="{escape(f"grid-{notebook}")}">{escape(title)}</h2>{_LEGEND}{_absent(rows, students)}'
+        f"{scrolling(table, title)}</section>"
     )
 
 
