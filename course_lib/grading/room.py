@@ -48,7 +48,7 @@ section .scroll {{ max-height: 85vh; border: 1px solid {LINE}; border-radius: 4p
 .grid thead span {{ writing-mode: vertical-rl; transform: rotate(180deg); white-space: nowrap; }}
 .grid tfoot th, .grid tfoot td {{ border-top: 1px solid {LINE}; }}
 .grid tr > [scope="row"], .grid [rowspan]:first-child {{ position: sticky; left: 0; z-index: 1; padding: 1px 12px;
-  max-width: 240px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
+  max-width: min(240px, 30vw); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
 .grid tr > [scope="row"] + td, .grid [rowspan] + [rowspan] {{ text-align: right; padding: 1px 12px 1px 0;
   white-space: nowrap; font-variant-numeric: tabular-nums; }}
 .grid td {{ min-width: 22px; height: 22px; text-align: center; padding: 0; }}
@@ -91,6 +91,7 @@ class Belief(NamedTuple):
     name: str
     sentence: str
     students: frozenset[str]
+    asked: int  # how many handed in the notebook
 
 
 def write_room(rows: list[Row], folder: Path) -> Path:
@@ -100,7 +101,7 @@ def write_room(rows: list[Row], folder: Path) -> Path:
         _summary(rows),
         _contents(notebooks),
         _attention(rows),
-        _beliefs_section(beliefs(rows), len(by_student(rows))),
+        _beliefs_section(beliefs(rows)),
         _difficulty_section(tallies(rows)),
         *(_grid_section(notebook, rows, folder) for notebook in notebooks),
     ]
@@ -129,12 +130,16 @@ def beliefs(rows: Iterable[Row]) -> list[Belief]:
     """Every misconception that was met, the commonest first."""
     students: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     sentences: dict[tuple[str, str, str], str] = {}
+    asked: dict[str, set[str]] = defaultdict(set)
     for row in rows:
+        asked[row.notebook].add(row.student)
         if row.misconception:
             key = row.notebook, row.exercise, row.misconception
             students[key].add(row.student)
             sentences[key] = row.diagnosis
-    found = [Belief(*key, sentences[key], frozenset(who)) for key, who in students.items()]
+    found = [
+        Belief(*key, sentences[key], frozenset(who), len(asked[key[0]])) for key, who in students.items()
+    ]
     return sorted(found, key=lambda belief: (-len(belief.students), belief[:3]))
 
 
@@ -181,7 +186,7 @@ def _waiting_line(row: Row) -> str:
 # ---- what the room believes --------------------------------------------------------------------------------------
 
 
-def _beliefs_section(found: Sequence[Belief], students: int) -> str:
+def _beliefs_section(found: Sequence[Belief]) -> str:
     intro = (
         "<p>Wrong answers that the course knows, the commonest first, each with the sentence to say about it.</p>"
         if found
@@ -190,16 +195,16 @@ def _beliefs_section(found: Sequence[Belief], students: int) -> str:
     first, others = found[:OPEN_MISCONCEPTIONS], found[OPEN_MISCONCEPTIONS:]
     more = (
         f"<details><summary>{_plural(len(others), 'other misconception')}</summary>"
-        f"{_beliefs_list(others, students)}</details>"
+        f"{_beliefs_list(others)}</details>"
         if others
         else ""
     )
-    return f'<h2 id="beliefs">What the room believes</h2>{intro}{_beliefs_list(first, students)}{more}'
+    return f'<h2 id="beliefs">What the room believes</h2>{intro}{_beliefs_list(first)}{more}'
 
 
-def _beliefs_list(found: Sequence[Belief], students: int) -> str:
+def _beliefs_list(found: Sequence[Belief]) -> str:
     items = "".join(
-        f"<li><p><strong>{len(b.students)} of {_plural(students, 'student')}</strong> · {escape(b.notebook)} · "
+        f"<li><p><strong>{len(b.students)} of {_plural(b.asked, 'student')}</strong> · {escape(b.notebook)} · "
         f"<code>{escape(b.exercise)}</code> <span class='quiet'>{escape(b.name)}</span></p>"
         f"<p>{inline(b.sentence)}</p></li>"
         for b in found
@@ -281,7 +286,7 @@ def _absent(rows: list[Row], students: dict[str, list[Row]]) -> str:
     """Students who handed in another notebook and not this one."""
     missing = [student for student in by_student(rows) if student not in students]
     listed = ", ".join(map(name, missing))
-    who = f"{_plural(len(missing), 'student')} with another notebook, but not this one"
+    who = f"{_plural(len(missing), 'student')} of this page without this notebook"
     return f"<details><summary>{who}</summary><p>{listed}</p></details>" if missing else ""
 
 

@@ -81,6 +81,7 @@ class TestCounting:
 
     def test_each_misconception_with_its_count_and_the_sentence_to_say(self, tmp_path):
         rows = [*of("ann", failed("a", "x")), *of("ben", failed("a", "x")), *of("zoe", passed("a"))]
+        rows += of("kim", passed("c"), notebook="02_autograd")
         text = page(rows, tmp_path).text
         assert "2 of 3 students · 01_tensors · a x" in text
         assert "You believe in x." in text
@@ -106,7 +107,7 @@ class TestWhatItCannotKnow:
     def test_who_handed_in_another_notebook_is_named(self, tmp_path):
         rows = [*of("ann", passed()), *of("ben", passed(), notebook="02_autograd")]
         text = page(rows, tmp_path).text
-        assert text.count("1 student with another notebook, but not this one") == 2
+        assert text.count("1 student of this page without this notebook") == 2
 
     def test_what_has_no_mark_is_listed_with_its_reason(self, tmp_path):
         fault = {"exercise": "a", "verdict": "grader fault", "points": None, "reason": "Our check is broken."}
