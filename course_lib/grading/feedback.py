@@ -14,10 +14,10 @@ from course_lib import exercises
 from course_lib.checking import Report, Verdict
 from course_lib.display.report import question_html, report_html
 from course_lib.display.theme import LINE, escape, inline
-from course_lib.grading.files import file_name
+from course_lib.grading.files import clip, file_name
 from course_lib.grading.gradebook import UNSCORED, Graded, Row, prediction
 from course_lib.grading.intake import Submission
-from course_lib.grading.page import badge, name, write_page
+from course_lib.grading.page import badge, name, scrolling, write_page
 from course_lib.grading.tables import number, total
 
 LONGEST = 8_000  # characters of any one text on a page; an answer can print and raise what it likes
@@ -106,7 +106,8 @@ def _results(graded: Graded) -> str:
     predictions, reports = _prediction_cards(graded), _report_cards(graded)
     lines = "".join(_line(row, linked=row.exercise in {**predictions, **reports}) for row in graded.rows)
     head = "<th>what was asked</th><th>result</th><th></th><th>points</th>"
-    overview = f"<h2>Overview</h2><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    overview = f"<h2>Overview</h2>{scrolling(table, 'Overview')}"
     sheet = next((_sheet_and_card(card)[0] for card in [*predictions.values(), *reports.values()]), "")
     return overview + sheet + _sections("Predictions", predictions) + _sections("Exercises", reports)
 
@@ -116,7 +117,7 @@ def _line(row: Row, linked: bool) -> str:
     what = escape(row.exercise)
     return (
         f'<tr><th scope="row">{f"<a href=#{what}>{what}</a>" if linked else what}</th>'
-        f"<td>{badge(row.verdict)}</td><td>{inline(_clip(row.reason))}</td>"
+        f"<td>{badge(row.verdict)}</td><td>{inline(clip(row.reason, LONGEST))}</td>"
         f'<td class="n">{points}</td></tr>'
     )
 
@@ -145,9 +146,12 @@ def _report_cards(graded: Graded) -> dict[str, str]:
 
 def _for_the_page(report: Report) -> Report:
     """The report with a way on, and without endless texts."""
-    texts = {field: _clip(getattr(report, field)) for field in ("summary", "call", "error", "printed")}
+    texts = {
+        field: clip(getattr(report, field), LONGEST) for field in ("summary", "call", "error", "printed")
+    }
     facets = tuple(
-        replace(facet, expected=_clip(facet.expected), got=_clip(facet.got)) for facet in report.facets
+        replace(facet, expected=clip(facet.expected, LONGEST), got=clip(facet.got, LONGEST))
+        for facet in report.facets
     )
     return replace(report, facets=facets, next_step=report.next_step or _next_step(report), **texts)
 
@@ -156,12 +160,6 @@ def _next_step(report: Report) -> str:
     if report.verdict not in (Verdict.FAILED, Verdict.ERROR):
         return ""
     return f"In the notebook, `hint({report.exercise})` shows where to look."
-
-
-def _clip(text: str) -> str:
-    if len(text) <= LONGEST:
-        return text
-    return f"{text[:LONGEST]}\n... {len(text) - LONGEST} more characters"
 
 
 def _sections(title: str, cards: dict[str, str]) -> str:

@@ -24,6 +24,11 @@ def plain(text: str) -> str:
     return text.translate(_PICTURES).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def clip(text: str, length: int) -> str:
+    """`text` without what goes beyond `length` characters, and with a word about it."""
+    return text if len(text) <= length else f"{text[:length]} ... {len(text) - length} more characters"
+
+
 def file_name(text: str) -> str:
     """A file name for `text` that is safe everywhere, and another one for every other text, up to case.
 

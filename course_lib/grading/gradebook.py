@@ -14,13 +14,14 @@ from pathlib import Path
 
 from course_lib.checking import Report, Verdict, find_answer
 from course_lib.grading import tables
-from course_lib.grading.files import OutputProblem, plain, reason_of, replace_file
+from course_lib.grading.files import OutputProblem, clip, plain, reason_of, replace_file
 from course_lib.grading.intake import Submission
 from course_lib.notebook import find_prediction
 
 COULD_NOT_BE_READ = "could not be read"  # the verdict on a submission that is no notebook of the course
 UNSCORED = (Verdict.GRADER_FAULT.value, COULD_NOT_BE_READ)  # no mark at all, which is not a zero
 BUSY_SECONDS = 60.0  # how long to wait for another grader that is writing; a write takes milliseconds
+LONGEST = 2_000  # characters of a reason: an exception's name can be of any length
 SCHEMA_VERSION = 1
 
 SCHEMA = (
@@ -245,8 +246,8 @@ def _insert(connection: sqlite3.Connection, graded: Graded) -> None:
 
 def _item(row: Row) -> tuple[str | float | None, ...]:
     points = None if row.verdict in UNSCORED else row.points
-    explained = (row.reason, row.misconception, row.diagnosis)
-    return (row.exercise, row.kind, row.verdict, points, row.max_points, *map(plain, explained))
+    explained = (clip(plain(text), LONGEST) for text in (row.reason, row.misconception, row.diagnosis))
+    return (row.exercise, row.kind, row.verdict, points, row.max_points, *explained)
 
 
 def _digests(graded: Graded) -> list[tuple[str, str, str]]:

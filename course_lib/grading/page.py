@@ -22,12 +22,11 @@ h3 {{ font-size: 15px; margin: 20px 0 6px; }}
 p {{ max-width: 70ch; overflow-wrap: anywhere; }}
 code {{ font-family: {MONO}; font-size: 90%; }}
 a {{ color: LinkText; }}
-:focus-visible {{ outline: 2px solid Highlight; outline-offset: 1px; }}
+:focus-visible {{ outline: 2px solid LinkText; outline-offset: 1px; }}
 .quiet {{ opacity: .78; font-size: 13px; }}
 .badge {{ color: #fff; font-size: 12.5px; font-weight: 600; padding: 1px 9px; border-radius: 10px;
   white-space: nowrap; }}
-.hidden {{ position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%);
-  white-space: nowrap; }}
+.scroll {{ overflow: auto; max-width: 100%; }}
 .note {{ background: {TINT}; border-left: 4px solid {LINE}; border-radius: 3px; padding: 6px 12px;
   margin: 10px 0; max-width: 86ch; overflow-wrap: anywhere; }}
 """
@@ -50,4 +49,9 @@ def badge(verdict: str) -> str:
 
 def name(text: str) -> str:
     """A name from outside, in a direction of its own, so that it can't turn around what stands beside it."""
-    return f"<bdi>{escape(text)}</bdi>"
+    return f"<bdi>{escape(text) if text.strip() else '(no name)'}</bdi>"
+
+
+def scrolling(table: str, label: str) -> str:
+    """A table that may be wider than the page, to be scrolled by mouse and by keyboard."""
+    return f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(label)}">{table}</div>'

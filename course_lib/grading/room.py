@@ -16,7 +16,7 @@ from course_lib.checking import Verdict
 from course_lib.display.theme import LINE, TINT, escape, inline
 from course_lib.grading.feedback import page_of
 from course_lib.grading.gradebook import COULD_NOT_BE_READ, UNSCORED, Row
-from course_lib.grading.page import COLORS, SYMBOLS, badge, name, write_page
+from course_lib.grading.page import COLORS, SYMBOLS, badge, name, scrolling, write_page
 from course_lib.grading.tables import Item, by_student, items_of, number, total
 
 OPEN_WAITING = 8  # longer lists are folded away
@@ -40,8 +40,7 @@ th {{ font-weight: normal; text-align: left; }}
 .bar {{ display: inline-block; width: 120px; height: 9px; border: 1px solid {LINE}; border-radius: 5px;
   overflow: hidden; margin-right: 8px; }}
 .bar b {{ display: block; height: 100%; background: {COLORS["passed"]}; }}
-.scroll {{ overflow: auto; max-height: 85vh; border: 1px solid {LINE}; border-radius: 4px;
-  width: fit-content; max-width: 100%; }}
+section .scroll {{ max-height: 85vh; border: 1px solid {LINE}; border-radius: 4px; width: fit-content; }}
 .grid th, .grid td {{ background: Canvas; border-bottom: 1px solid {LINE}; }}
 .grid thead, .grid tfoot {{ position: sticky; top: 0; bottom: 0; z-index: 2; }}
 .grid thead th {{ vertical-align: bottom; padding: 6px 2px; }}
@@ -49,7 +48,7 @@ th {{ font-weight: normal; text-align: left; }}
 .grid thead span {{ writing-mode: vertical-rl; transform: rotate(180deg); white-space: nowrap; }}
 .grid tfoot th, .grid tfoot td {{ border-top: 1px solid {LINE}; }}
 .grid tr > [scope="row"], .grid [rowspan]:first-child {{ position: sticky; left: 0; z-index: 1; padding: 1px 12px;
-  max-width: 240px; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
+  max-width: min(240px, 30vw); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
 .grid tr > [scope="row"] + td, .grid [rowspan] + [rowspan] {{ text-align: right; padding: 1px 12px 1px 0;
   white-space: nowrap; font-variant-numeric: tabular-nums; }}
 .grid td {{ min-width: 22px; height: 22px; text-align: center; padding: 0; }}
@@ -92,6 +91,7 @@ class Belief(NamedTuple):
     name: str
     sentence: str
     students: frozenset[str]
+    asked: int  # how many handed in the notebook
 
 
 def write_room(rows: list[Row], folder: Path) -> Path:
@@ -101,7 +101,7 @@ def write_room(rows: list[Row], folder: Path) -> Path:
         _summary(rows),
         _contents(notebooks),
         _attention(rows),
-        _beliefs_section(beliefs(rows), len(by_student(rows))),
+        _beliefs_section(beliefs(rows)),
         _difficulty_section(tallies(rows)),
         *(_grid_section(notebook, rows, folder) for notebook in notebooks),
     ]
@@ -130,12 +130,16 @@ def beliefs(rows: Iterable[Row]) -> list[Belief]:
     """Every misconception that was met, the commonest first."""
     students: dict[tuple[str, str, str], set[str]] = defaultdict(set)
     sentences: dict[tuple[str, str, str], str] = {}
+    asked: dict[str, set[str]] = defaultdict(set)
     for row in rows:
+        asked[row.notebook].add(row.student)
         if row.misconception:
             key = row.notebook, row.exercise, row.misconception
             students[key].add(row.student)
             sentences[key] = row.diagnosis
-    found = [Belief(*key, sentences[key], frozenset(who)) for key, who in students.items()]
+    found = [
+        Belief(*key, sentences[key], frozenset(who), len(asked[key[0]])) for key, who in students.items()
+    ]
     return sorted(found, key=lambda belief: (-len(belief.students), belief[:3]))
 
 
@@ -182,7 +186,7 @@ def _waiting_line(row: Row) -> str:
 # ---- what the room believes --------------------------------------------------------------------------------------
 
 
-def _beliefs_section(found: Sequence[Belief], students: int) -> str:
+def _beliefs_section(found: Sequence[Belief]) -> str:
     intro = (
         "<p>Wrong answers that the course knows, the commonest first, each with the sentence to say about it.</p>"
         if found
@@ -191,16 +195,16 @@ def _beliefs_section(found: Sequence[Belief], students: int) -> str:
     first, others = found[:OPEN_MISCONCEPTIONS], found[OPEN_MISCONCEPTIONS:]
     more = (
         f"<details><summary>{_plural(len(others), 'other misconception')}</summary>"
-        f"{_beliefs_list(others, students)}</details>"
+        f"{_beliefs_list(others)}</details>"
         if others
         else ""
     )
-    return f'<h2 id="beliefs">What the room believes</h2>{intro}{_beliefs_list(first, students)}{more}'
+    return f'<h2 id="beliefs">What the room believes</h2>{intro}{_beliefs_list(first)}{more}'
 
 
-def _beliefs_list(found: Sequence[Belief], students: int) -> str:
+def _beliefs_list(found: Sequence[Belief]) -> str:
     items = "".join(
-        f"<li><p><strong>{len(b.students)} of {_plural(students, 'student')}</strong> · {escape(b.notebook)} · "
+        f"<li><p><strong>{len(b.students)} of {_plural(b.asked, 'student')}</strong> · {escape(b.notebook)} · "
         f"<code>{escape(b.exercise)}</code> <span class='quiet'>{escape(b.name)}</span></p>"
         f"<p>{inline(b.sentence)}</p></li>"
         for b in found
@@ -217,11 +221,14 @@ def _difficulty_section(found: list[Tally]) -> str:
     return (
         '<h2 id="difficulty">Exercises by difficulty</h2><p>The share that passed, of all who handed the notebook '
         "in; the hardest first. A result without a mark is not counted.</p>"
-        f"{_ranking(exercises)}<h3>Predictions, the most surprising first</h3>{_ranking(predictions)}"
+        f"{_ranking(exercises, 'Exercises by difficulty')}"
+        f"<h3>Predictions, the most surprising first</h3>{_ranking(predictions, 'Predictions')}"
     )
 
 
-def _ranking(found: list[Tally]) -> str:
+def _ranking(found: list[Tally], label: str) -> str:
+    if not found:
+        return "<p>None.</p>"
     verdicts = [verdict.value for verdict in Verdict]
     heads = [
         "exercise",
@@ -232,11 +239,8 @@ def _ranking(found: list[Tally]) -> str:
     ]
     head = "".join(f'<th scope="col">{text}</th>' for text in heads)
     lines = "".join(_ranking_line(tally, verdicts) for tally in found)
-    return (
-        f'<table class="ranked"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
-        if lines
-        else "<p>None.</p>"
-    )
+    table = f'<table class="ranked"><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>'
+    return scrolling(table, label)
 
 
 def _ranking_line(tally: Tally, verdicts: list[str]) -> str:
@@ -258,11 +262,11 @@ def _grid_section(notebook: str, rows: list[Row], folder: Path) -> str:
     here = [row for row in rows if row.notebook == notebook]
     items, students = items_of(here), by_student(here)
     lines = "".join(_grid_line(student, own, items, folder) for student, own in students.items())
-    label = escape(f"grid-{notebook}")
+    table = f'<table class="grid">{_grid_head(items)}<tbody>{lines}</tbody>{_grid_foot(here, items)}</table>'
+    title = f"Who did what: {notebook}"
     return (
-        f'<section><h2 id="{label}">Who did what: {escape(notebook)}</h2>{_LEGEND}{_absent(rows, students)}'
-        f'<div class="scroll" tabindex="0" role="region" aria-labelledby="{label}"><table class="grid">'
-        f"{_grid_head(items)}<tbody>{lines}</tbody>{_grid_foot(here, items)}</table></div></section>"
+        f'<section><h2 id="{escape(f"grid-{notebook}")}">{escape(title)}</h2>{_LEGEND}{_absent(rows, students)}'
+        f"{scrolling(table, title)}</section>"
     )
 
 
@@ -282,7 +286,7 @@ def _absent(rows: list[Row], students: dict[str, list[Row]]) -> str:
     """Students who handed in another notebook and not this one."""
     missing = [student for student in by_student(rows) if student not in students]
     listed = ", ".join(map(name, missing))
-    who = f"{_plural(len(missing), 'student')} with another notebook, but not this one"
+    who = f"{_plural(len(missing), 'student')} of this page without this notebook"
     return f"<details><summary>{who}</summary><p>{listed}</p></details>" if missing else ""
 
 
