@@ -83,7 +83,7 @@ def solution(answer: Callable | type | str) -> None:
 
 
 def predict(name: str, choice: Any = ...) -> None:
-    """Answer a question before its cell shows the truth: `predict("view_write", "b")`."""
+    """Answer a question before its cell shows the truth: `predict("question", "letter")`."""
     question = _question(name)
     if choice is ... or choice == "...":
         _say(f"Choose first: replace the dots by a letter, {_letters(question)}, and run this cell.")
