@@ -23,7 +23,7 @@ from course_lib.grading.intake import File, Submission, Survey, survey, walk
 TAKEN_ALL, SEE_TABLE, COULD_NOT_RUN = 0, 1, 2  # exit codes
 FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')  # in file names, on one system or another
 DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\.|$)", re.IGNORECASE)
-NAME_LENGTH = 80
+NAME_LENGTH = 100  # bytes
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ def safe_name(text: str) -> str:
     name = FORBIDDEN.sub("_", text).rstrip(". ") or "_"
     if name.startswith((".", "-")) or DEVICES.match(name):
         name = f"_{name}"
-    if len(name.encode()) > 2 * NAME_LENGTH:
-        name = f"{name[: NAME_LENGTH // 2]}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    if len(name.encode()) > NAME_LENGTH:
+        name = f"{name[:40]}~{hashlib.sha256(text.encode()).hexdigest()[:8]}"
     return name
 
 
