@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib import exercises
+from course_lib.exercises import NOTEBOOKS, all_exercises, exercises_of, questions_of
 
 MARKS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))  # byte-order marks
+DEFINITION = re.compile(r"^(?:async def|def|class) (\w+)|^(\w+) *=(?!=)", re.MULTILINE)
+PREDICTION = re.compile(r"""^predict\((?:name=)?["'](\w+)["']""", re.MULTILINE)
 SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -46,7 +48,7 @@ def read(content: bytes, filename: str) -> Notebook:
 
 def named_in(filename: str) -> str:
     """The notebook of the course whose name is in a file's name; empty if there is none."""
-    names = [notebook.name for notebook in exercises.NOTEBOOKS if notebook.name in filename.lower()]
+    names = [notebook.name for notebook in NOTEBOOKS if notebook.name in filename.lower()]
     return names[0] if names else ""
 
 
@@ -147,7 +149,7 @@ def _answered_in(cell: dict[str, Any]) -> str:
         return marked
     text = _source(cell).lstrip()
     found = re.match(r"(?:def|class) (\w+)", text)
-    return found[1] if found and found[1] in exercises.all_exercises() else ""
+    return found[1] if found and found[1] in all_exercises() else ""
 
 
 # ---- which notebook ----------------------------------------------------------------------------------------------
@@ -158,10 +160,10 @@ def _identified(saved: dict[str, Any], cells: Sequence[str], filename: str, note
     metadata = _dict(saved.get("metadata"))
     _note_kernel(metadata, notes)
     claimed = _dict(metadata.get("course_lib")).get("notebook")
-    known = [notebook.name for notebook in exercises.NOTEBOOKS]
+    known = [notebook.name for notebook in NOTEBOOKS]
     if claimed not in known:
         notes.append("its metadata does not say which notebook it is")
-    candidates = (claimed, named_in(filename), _by_content(cells))
+    candidates = (claimed, named_in(filename), by_content(cells))
     found = next((name for name in candidates if name in known), "")
     if not found:
         raise NotACourseNotebook(f"it defines no exercise of this course. Notebooks: {', '.join(known)}")
@@ -176,18 +178,19 @@ def _note_kernel(metadata: dict[str, Any], notes: list[str]) -> None:
         notes.append(f"was written for another kernel ({str(spec.get('name', ''))[:40]})")
 
 
-def _by_content(cells: Sequence[str]) -> str:
-    """By the text, not by parsing it: whatever a cell holds, it can't stop this."""
+def by_content(cells: Sequence[str]) -> str:
+    """The notebook of which the cells define the most exercises and predict the most questions; empty if none.
+
+    By their text, not by parsing it: whatever a cell holds, it can't stop this.
+    """
     text = "\n".join(cells)
-    defined = set(re.findall(r"^(?:async def|def|class) (\w+)", text, re.MULTILINE))
-    defined |= set(re.findall(r"^(\w+) *=", text, re.MULTILINE))
-    counts = {nb.name: _count(nb.name, defined) for nb in exercises.NOTEBOOKS}
+    names = {name for pair in DEFINITION.findall(text) for name in pair} | set(PREDICTION.findall(text))
+    counts = {
+        known.name: sum(item.name in names for item in (*exercises_of(known.name), *questions_of(known.name)))
+        for known in NOTEBOOKS
+    }
     best = max(counts, key=counts.__getitem__)
     return best if counts[best] else ""
-
-
-def _count(notebook: str, defined: set[str]) -> int:
-    return sum(exercise.name in defined for exercise in exercises.exercises_of(notebook))
 
 
 # ---- predictions -------------------------------------------------------------------------------------------------

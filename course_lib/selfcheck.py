@@ -32,7 +32,7 @@ class Line:
     diagnosis: str = ""
 
 
-def main(path: str, as_json: bool = False) -> int:
+def main(path: str | Path, as_json: bool = False) -> int:
     """Judge the notebook at `path`, print a table (or JSON), return the exit code."""
     try:
         cells, name = read_notebook(Path(path))
@@ -102,11 +102,11 @@ def _exit_code(lines: list[Line]) -> int:
     return PASSED if verdicts <= {Verdict.PASSED.value} else NOT_PASSED
 
 
-def _as_dict(path: str, name: str, lines: list[Line]) -> dict[str, Any]:
+def _as_dict(path: str | Path, name: str, lines: list[Line]) -> dict[str, Any]:
     points = sum(line.points for line in lines)
     most = sum(line.max_points for line in lines)
     return {
-        "path": path,
+        "path": str(path),
         "notebook": name,
         "points": points,
         "max_points": most,
