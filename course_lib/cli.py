@@ -168,9 +168,7 @@ def _check(path: Path, as_json: bool) -> int:
 def grade(rest: list[str]) -> int:
     """Grade submitted notebooks."""
     parser = _parser("grade", "Exit 0: all graded, 1: some could not be read, 2: could not run.")
-    parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="SOURCE", help="notebooks, folders, zip files"
-    )
+    parser.add_argument("paths", nargs="+", type=Path, metavar="SOURCE", help="notebooks, folders, zip files")
     parser.add_argument("-o", "--out", required=True, type=Path, help="where everything is written")
     parser.add_argument(
         "-j", "--jobs", type=_positive, default=os.cpu_count() or 1, help="how many at a time"
@@ -201,9 +199,12 @@ def build(rest: list[str]) -> int:
 
 
 def _build(names: list[str], execute: bool) -> int:
-    from course_lib import authoring
+    from course_lib import authoring, guide
 
-    return authoring.build(names or None, execute)
+    failed = authoring.build(names or None, execute)
+    for path in guide.write():
+        print(f"wrote {path.relative_to(environment.ROOT).as_posix()}")
+    return failed
 
 
 def collect(rest: list[str]) -> int:

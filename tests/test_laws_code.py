@@ -21,7 +21,7 @@ ROOMS = [
     {"exercises"},
     {"display", "kernel", "notebook"},
     {"progress"},
-    {"authoring"},
+    {"authoring", "guide"},
     {"session", "selfcheck"},
     {"grading"},
     {"environment"},
