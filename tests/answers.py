@@ -62,8 +62,8 @@ def _brought_along(node: ast.stmt, source: str) -> str:
     if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("course_lib.reference"):
         return ast.unparse(node)
     if node.module == "course_lib.reference":
-        module = f"reference = types.ModuleType('mine')\nsys.modules['mine'] = reference\nexec({source}, vars(reference))"
-        return f"import sys, types\n{module}"
+        module = "reference = types.ModuleType('mine')\nsys.modules['mine'] = reference"
+        return f"import sys, types\n{module}\nexec({source}, vars(reference))"
     names = ", ".join(alias.asname or alias.name for alias in node.names)
     values = ", ".join(f"brought[{alias.name!r}]" for alias in node.names)
     return f"brought = {{'__name__': 'mine'}}\nexec({source}, brought)\n{names} = {values}"

@@ -24,7 +24,7 @@ HOSTILE = {
     "prints without end": "def count_elements(shape):\n    return [print('x' * 10**6) for _ in range(30)]\n",
     "recurses": "def count_elements(shape):\n    return count_elements(shape)\n",
     "forks": "import os\ndef count_elements(shape):\n    [os.fork() for _ in range(4)]\n    return 0\n",
-    "writes everywhere": "import os\ndef count_elements(shape):\n    [os.write(fd, b'x' * 99) for fd in range(1, 20)]\n",
+    "writes everywhere": "import os\ndef count_elements(shape):\n    [os.write(n, b'x' * 99) for n in range(1, 20)]\n",
     "returns a liar": "class Liar:\n    __eq__ = lambda a, b: True\ndef count_elements(shape):\n    return Liar()\n",
     "is no Python": "def count_elements(shape:\n",
 }
@@ -92,12 +92,9 @@ def test_hostile_submissions_cost_themselves_alone(undisturbed):
     with (undisturbed / "gradebook.csv").open(encoding="utf-8-sig", newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["exercise"] == "count_elements"]
     assert len(rows) == 200
-    verdicts = {
-        source: {row["verdict"] for row in rows[number::3] if not int(row["student"][-3:]) % 20 == 7}
-        for number, source in enumerate(("right", "wrong", "untouched"))
-    }
-    assert verdicts == {"right": {"passed"}, "wrong": {"failed"}, "untouched": {"not attempted"}}
     hostile = [row for row in rows if int(row["student"][-3:]) % 20 == 7]
+    harmless = [[row["verdict"] for row in rows[kind::3] if row not in hostile] for kind in range(3)]
+    assert list(map(set, harmless)) == [{"passed"}, {"failed"}, {"not attempted"}]
     assert len(hostile) == 10 and not any(float(row["points"]) for row in hostile)
 
 
