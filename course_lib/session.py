@@ -38,6 +38,11 @@ ATTEMPTS_BEFORE_SOLUTION = 3  # different wrong answers after which the solution
 STRICT = "COURSE_LIB_STRICT"
 NBGRADER = "NBGRADER_EXECUTION"  # nbgrader sets it while it grades or validates
 
+if os.environ.get(
+    NBGRADER
+):  # what stands on stderr costs a cell its points, and PyTorch's profiler writes there
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
 
 class CheckFailed(AssertionError):
     """Strict mode: an answer or a prediction did not pass."""

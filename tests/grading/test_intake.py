@@ -181,6 +181,15 @@ def test_a_notebook_is_known_by_metadata_then_name_then_content(tmp_path):
     assert "renamed" in " ".join(read(tmp_path / "4", answered(), "mine.ipynb").notes)
 
 
+def test_predictions_alone_tell_which_notebook_it_is(tmp_path):
+    cells = [
+        code('predict("view_write", ...)'),
+        code("predict(name='slice_offset', choice='a')"),
+        code("count_elements = 3"),
+    ]
+    assert read(tmp_path, as_bytes(notebook(*cells, metadata={})), "mine.ipynb").notebook == "01_tensors"
+
+
 BROKEN = {
     "empty": (b"", "empty"),
     "zeros": (b"\0" * 5000, "empty"),

@@ -19,7 +19,7 @@ import pytest
 
 from course_lib import authoring, exercises, selfcheck
 from tests.answers import definition
-from tests.notebooks import NAMES, ROOT, half_solved, solved, untouched
+from tests.notebooks import NAMES, ROOT, half_solved, run, solved, untouched
 
 GRADED = ("00_start_here", "01_tensors")
 
@@ -59,6 +59,30 @@ def test_marked_cells_are_locked_tests_of_schema_3():
         mark = dict(cell.metadata.nbgrader)
         assert re.fullmatch(r"[\w-]+", id_) and mark.pop("points") > 0 and mark.pop("grade_id") == id_
         assert mark == {"grade": True, "locked": True, "solution": False, "schema_version": 3}
+
+
+# ---- what a kernel does when nbgrader runs it --------------------------------------------------------------------
+
+
+def test_under_nbgrader_checks_raise_and_progress_gives_the_points_of_the_predictions(tmp_path, monkeypatch):
+    monkeypatch.setenv("NBGRADER_EXECUTION", "autograde")
+    monkeypatch.delenv("COURSE_LIB_PROGRESS")
+    notebook = built("00_start_here")
+    for cell in notebook.cells:
+        cell.source = cell.source.replace(
+            'predict("first_prediction", ...)', "predict('first_prediction', 'b')"
+        )
+    where = "from course_lib import session; print(session.store().path)"
+    notebook.cells.append(nbformat.v4.new_code_cell(where))
+    done = run(notebook, tmp_path, allow_errors=True)
+    marked = {id_: cell.outputs for id_, cell in marks_of(done).items()}
+    assert [output.ename for output in marked["count_elements"] if output.output_type == "error"] == [
+        "CheckFailed"
+    ]
+    results = [output for output in marked["predictions"] if output.output_type == "execute_result"]
+    assert [output.data["text/plain"] for output in results] == ["1"]
+    assert str(ROOT) not in done.cells[-1].outputs[0].text
+    assert not any(output.get("name") == "stderr" for outputs in marked.values() for output in outputs)
 
 
 # ---- nbgrader itself ---------------------------------------------------------------------------------------------
