@@ -6,26 +6,10 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-KNOWN = set(
-    [
-        "aria-label",
-        "charset",
-        "class",
-        "colspan",
-        "content",
-        "href",
-        "id",
-        "lang",
-        "name",
-        "open",
-        "role",
-        "rowspan",
-        "scope",
-        "style",
-        "tabindex",
-        "title",
-    ]
-)
+KNOWN = {
+    "aria-label", "charset", "class", "colspan", "content", "href", "id", "lang", "name", "open", "role", "rowspan",
+    "scope", "style", "tabindex", "title",
+}  # fmt: skip
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
 
