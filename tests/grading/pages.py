@@ -6,6 +6,10 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
+KNOWN = {
+    "aria-label", "charset", "class", "colspan", "content", "href", "id", "lang", "name", "open", "role", "rowspan",
+    "scope", "style", "tabindex", "title",
+}  # fmt: skip
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
 
@@ -51,12 +55,10 @@ def is_self_contained(page: Page) -> bool:
     active = {"script", "img", "iframe", "link", "object", "embed", "form", "base", "svg"} & set(
         page.elements
     )
-    handlers = [
-        key for key, _ in page.attributes if key.startswith("on") or key in ("src", "srcset", "action")
-    ]
+    unknown = {key for key, _ in page.attributes} - KNOWN  # handlers, sources, or a name that left its quotes
     away = [link for link in page.values("href") if not link.startswith("#") and re.match(r"\w+:|/", link)]
     sheet = "".join(re.findall("<style>(.*?)</style>", page.source))
-    return not active and not handlers and not away and "url(" not in sheet and "@import" not in sheet
+    return not active and not unknown and not away and "url(" not in sheet and "@import" not in sheet
 
 
 def is_well_formed(page: Page) -> bool:

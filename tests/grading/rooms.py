@@ -29,6 +29,7 @@ HARD_NAMES = {
     "turned around": "\u202egnp.exe",
     "long": "x" * 5000,
     "markup": "<img src=x onerror=alert(1)>&amp;",
+    "handler": "\" onmouseover=alert(1) x=\"' onclick='alert(1)",
     "path": "../../etc/passwd",
     "spaces": "  padded  ",
     "nothing": "",

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.environment import ROOT
-from course_lib.grading import files, tables
+from course_lib.grading import files, gradebook, tables
 from course_lib.grading.files import OutputProblem
 from course_lib.grading.gradebook import COULD_NOT_BE_READ, Gradebook, Row
 from tests.grading.rooms import HARD_NAMES, graded, room, row, submission
@@ -302,6 +302,13 @@ class TestTables:
             book.export()
         assert [path.read_bytes() for path in paths] == before
         assert sorted(book.folder.iterdir()) == listed
+
+
+def test_a_grader_that_writes_is_waited_for_from_the_start(book, monkeypatch):
+    monkeypatch.setattr(gradebook, "BUSY_SECONDS", 0.01)
+    with book._transaction(), pytest.raises(OutputProblem, match="locked"):  # nothing is read or written yet
+        Gradebook(book.folder)
+    assert book.rows() == []
 
 
 class TestAFileThatIsNoGradebook:
