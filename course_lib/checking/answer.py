@@ -92,7 +92,7 @@ def _read(cell: str) -> tuple[_Statement, ...] | None:
     for source in (cell, _without_magics(cell)):
         try:
             return tuple(_statements(source, ast.parse(source)))
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     return None
 
