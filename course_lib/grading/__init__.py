@@ -1,1 +1,1 @@
-"""Judging submitted notebooks in isolation, and the gradebook that comes of it."""
+"""Grading submitted notebooks: who handed in what, judged in isolation, written where an instructor can use it."""
