@@ -119,10 +119,10 @@ def solved_notebook(path: Path, topic: Topic | None = None) -> NotebookNode:
 def _notebook(source: Source, code: Callable[[Cell], str]) -> NotebookNode:
     from nbformat import v4
 
-    notebook = v4.new_notebook(metadata=_notebook_metadata(source.name))
-    for cell, id_ in zip(source.cells, _ids(source), strict=True):
+    notebook, marks = v4.new_notebook(metadata=_notebook_metadata(source.name)), _nbgrader(source)
+    for position, (cell, id_) in enumerate(zip(source.cells, _ids(source), strict=True)):
         if cell.kind == "code":
-            new = v4.new_code_cell(code(cell), id=id_, metadata=cell.options)
+            new = v4.new_code_cell(code(cell), id=id_, metadata=cell.options | marks.get(position, {}))
         else:
             new = v4.new_markdown_cell(_fill(cell, source.topic), id=id_, metadata=cell.options)
         notebook.cells.append(new)
@@ -135,6 +135,29 @@ def _notebook_metadata(name: str) -> dict:
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
+
+
+def _nbgrader(source: Source) -> dict[int, dict]:
+    """nbgrader's metadata by position: the check of an exercise carries its points, the last `progress()` those of
+    all predictions.
+
+    Answer cells carry none. In nbgrader a cell with points is locked, and one marked as a solution is emptied when an
+    assignment is made from it; and two cells with one id, as when a learner copies an answer, stop its grading.
+    """
+    code = [position for position, cell in enumerate(source.cells) if cell.kind == "code"]
+    marks = {}
+    for position, following in pairwise(code):
+        if name := source.cells[position].exercise:
+            marks[following] = _mark(name, source.topic.exercises[name].points)
+    maps = [position for position in code if source.cells[position].source.strip() == "progress()"]
+    for last in maps[-1:]:
+        marks[last] = _mark("predictions", sum(item.points for item in source.topic.questions.values()))
+    return marks
+
+
+def _mark(grade_id: str, points: float) -> dict:
+    kind = {"grade": True, "locked": True, "solution": False, "schema_version": 3}
+    return {"nbgrader": {**kind, "grade_id": grade_id, "points": points}}
 
 
 def _ids(source: Source) -> Iterator[str]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from course_lib import doctor, environment, workbook
 from course_lib.environment import Problem
+from course_lib.sealed import is_sealed
 
 USAGE = """\
 usage: python3 -m course_lib [command] [arguments]
@@ -20,6 +21,12 @@ for learners
   check NOTEBOOK [--json]           check all answers; exit 0: all passed, 1: not yet, 2: could not run
   reset EXERCISE | NOTEBOOK         begin it again; a copy of yours is kept in workbook/backups
   doctor                            what is installed and used, and what to do about each problem
+
+for instructors
+  release -o FILE.zip [NOTEBOOK ...]   what learners get: a zip that gives no answer away
+  collect SOURCE ... -o FOLDER         what was handed in, from folders and zips, into FOLDER/<student>
+  grade SOURCE ... -o FOLDER [-j N]    marks, feedback and a page for the room, each answer judged in isolation;
+                                    exit 0: all graded, 1: some could not be read, 2: could not run
 
 for authors
   test [pytest's arguments]         set up what is needed, and run the whole suite
@@ -33,6 +40,7 @@ QUIET_LAB = (  # Lab would ask about news at its first start, and look for updat
 REPEATABLE = {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99", "PYTHONHASHSEED": "0"}
 # Most tests wait for a kernel, a browser or a process; tests/conftest.py says what begins first.
 TWO_AT_ONCE = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+NOT_FOR_LEARNERS = ("test", "build", "release")
 COULD_NOT_RUN = 2
 INTERRUPTED = 130
 
@@ -66,6 +74,12 @@ def _run(command: str, rest: list[str]) -> int:
             f"There is no command {command}.",
             f"the commands are {', '.join(COMMANDS)}.",
             "python3 -m course_lib --help says what each one does.",
+        )
+    if command in NOT_FOR_LEARNERS and is_sealed():
+        raise Problem(
+            f"{command} does not work in this copy of the course.",
+            "this copy was made for learners by release: the solutions and the tests are not in it.",
+            "use the whole course, from which this copy was made.",
         )
     return COMMANDS[command](rest)
 
@@ -152,6 +166,30 @@ def _check(path: Path, as_json: bool) -> int:
     return selfcheck.main(path, as_json)
 
 
+def grade(rest: list[str]) -> int:
+    """Grade submitted notebooks."""
+    parser = _parser("grade", "Exit 0: all graded, 1: some could not be read, 2: could not run.")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="SOURCE", help="notebooks, folders, zip files")
+    parser.add_argument("-o", "--out", required=True, type=Path, help="where everything is written")
+    parser.add_argument(
+        "-j", "--jobs", type=_positive, default=os.cpu_count() or 1, help="how many at a time"
+    )
+    options = parser.parse_args(rest)
+    return in_environment("grade", rest, lambda: _grade(options.paths, options.out, options.jobs))
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no number from 1 on")
+    return int(text)
+
+
+def _grade(paths: list[Path], out: Path, jobs: int) -> int:
+    from course_lib.grading import run
+
+    return run.main(paths, out, jobs)
+
+
 def build(rest: list[str]) -> int:
     """Make the notebooks from their sources."""
     parser = _parser("build", "Make notebooks/ and solutions/*.ipynb from solutions/*.py.")
@@ -162,9 +200,49 @@ def build(rest: list[str]) -> int:
 
 
 def _build(names: list[str], execute: bool) -> int:
-    from course_lib import authoring
+    from course_lib import authoring, guide
 
-    return authoring.build(names or None, execute)
+    failed = authoring.build(names or None, execute)
+    for path in guide.write():
+        print(f"wrote {path.relative_to(environment.ROOT).as_posix()}")
+    return failed
+
+
+def collect(rest: list[str]) -> int:
+    """Put what was handed in where `grade` finds it."""
+    parser = _parser("collect", "What was handed in, into FOLDER/<student>/<notebook>.ipynb.")
+    parser.epilog = "Exit 0: all taken, 1: something can't be read, see the table, 2: could not run."
+    parser.add_argument(
+        "sources", nargs="+", type=Path, metavar="SOURCE", help="a folder, a zip or a notebook"
+    )
+    parser.add_argument(
+        "-o", dest="folder", required=True, type=Path, metavar="FOLDER", help="where to put it"
+    )
+    options = parser.parse_args(rest)
+    return in_environment("collect", rest, lambda: _collect(options.sources, options.folder))
+
+
+def _collect(sources: list[Path], folder: Path) -> int:
+    from course_lib.grading import collect
+
+    return collect.main(sources, folder)
+
+
+def release(rest: list[str]) -> int:
+    """Make the zip that learners get."""
+    parser = _parser("release", "What learners get: a zip with nothing in it that gives an answer away.")
+    parser.add_argument("names", nargs="*", metavar="NOTEBOOK", help="such as 01_tensors; else all of them")
+    parser.add_argument(
+        "-o", dest="target", required=True, type=Path, metavar="FILE.zip", help="the zip to write"
+    )
+    options = parser.parse_args(rest)
+    return in_environment("release", rest, lambda: _release(options.target, options.names))
+
+
+def _release(target: Path, names: list[str]) -> int:
+    from course_lib.grading import release
+
+    return release.main(target, names)
 
 
 # Commands that need no environment
@@ -213,6 +291,9 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "status": status,
     "check": check,
     "reset": reset,
+    "release": release,
+    "collect": collect,
+    "grade": grade,
     "build": build,
     "doctor": diagnose,
 }

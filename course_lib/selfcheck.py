@@ -5,14 +5,15 @@ The answers are taken from the file's source and judged by the engine that `chec
 
 from __future__ import annotations
 
-import ast
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib import exercises
+from course_lib import exercises, notebook
 from course_lib.checking import Exercise, Question, Verdict, find_answer, judge
+from course_lib.notebook import NotACourseNotebook, find_prediction
 
 PASSED, NOT_PASSED, COULD_NOT_RUN = 0, 1, 2  # exit codes
 
@@ -31,11 +32,7 @@ class Line:
     diagnosis: str = ""
 
 
-class NotACourseNotebook(Exception):
-    """The file can't be read, or nothing in it belongs to the course."""
-
-
-def main(path: str, as_json: bool = False) -> int:
+def main(path: str | Path, as_json: bool = False) -> int:
     """Judge the notebook at `path`, print a table (or JSON), return the exit code."""
     try:
         cells, name = read_notebook(Path(path))
@@ -47,10 +44,10 @@ def main(path: str, as_json: bool = False) -> int:
     return _exit_code(lines)
 
 
-def judge_cells(cells: list[str], notebook: str) -> list[Line]:
+def judge_cells(cells: list[str], name: str) -> list[Line]:
     """Judge all that a notebook of the course asks, given the sources of its code cells."""
-    asked = [_judge_prediction(question, cells) for question in exercises.questions_of(notebook)]
-    return asked + [_judge_exercise(exercise, cells) for exercise in exercises.exercises_of(notebook)]
+    asked = [judge_prediction(question, cells) for question in exercises.questions_of(name)]
+    return asked + [_judge_exercise(exercise, cells) for exercise in exercises.exercises_of(name)]
 
 
 def _judge_exercise(exercise: Exercise, cells: list[str]) -> Line:
@@ -67,7 +64,8 @@ def _judge_exercise(exercise: Exercise, cells: list[str]) -> Line:
     )
 
 
-def _judge_prediction(question: Question, cells: list[str]) -> Line:
+def judge_prediction(question: Question, cells: Sequence[str]) -> Line:
+    """The last letter chosen in the notebook, against the right one, which is not told."""
     choice = find_prediction(cells, question.name)
     if choice is None:
         verdict, summary = Verdict.NOT_ATTEMPTED, "No prediction yet."
@@ -79,65 +77,19 @@ def _judge_prediction(question: Question, cells: list[str]) -> Line:
     return Line(question.name, "prediction", verdict.value, points, question.points, summary)
 
 
-def find_prediction(cells: list[str], name: str) -> str | None:
-    """The letter in the last `predict(name, letter)` of the notebook; None where it is still open."""
-    choice = None
-    for call in _predict_calls(cells):
-        given = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
-        given += [keyword.value.value for keyword in call.keywords if isinstance(keyword.value, ast.Constant)]
-        if len(given) == 2 and given[0] == name:
-            choice = None if given[1] in (..., "...") else str(given[1]).strip().lower()
-    return choice
-
-
-def _predict_calls(cells: list[str]) -> list[ast.Call]:
-    calls = []
-    for cell in cells:
-        try:
-            nodes = ast.walk(ast.parse(cell))
-        except (SyntaxError, ValueError):
-            continue
-        calls += [n for n in nodes if isinstance(n, ast.Call) and getattr(n.func, "id", "") == "predict"]
-    return calls
-
-
 # ---- the file ----------------------------------------------------------------------------------------------------
 
 
 def read_notebook(path: Path) -> tuple[list[str], str]:
     """Sources of the code cells, and which notebook of the course it is. Raises NotACourseNotebook."""
-    notebook = _load(path)
-    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    return cells, _identify(notebook, path, cells)
-
-
-def _load(path: Path) -> Any:
-    import nbformat
-
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        return nbformat.reads(text, as_version=4)
+        saved = notebook.read(path.read_bytes(), path.name)
     except OSError as error:
         problem = f"{path} can't be read: {error.strerror}. Give the path of a saved notebook."
-    except Exception as error:  # nbformat raises a dozen kinds for a damaged file
-        problem = (
-            f"{path} is no notebook that Jupyter can read ({type(error).__name__}). Save it again in Lab."
-        )
-    raise NotACourseNotebook(problem)
-
-
-def _identify(notebook: Any, path: Path, cells: list[str]) -> str:
-    """By its metadata; else by its file name; else by the exercises that it defines."""
-    names = [nb.name for nb in exercises.NOTEBOOKS]
-    claimed = notebook.metadata.get("course_lib", {}).get("notebook", "")
-    by_file = [name for name in names if path.stem.startswith(name)]
-    by_content = [
-        name for name in names if any(find_answer(cells, e.name) for e in exercises.exercises_of(name))
-    ]
-    found = [name for name in (claimed, *by_file, *by_content) if name in names]
-    if not found:
-        raise NotACourseNotebook(f"{path} defines no exercise of this course. Notebooks: {', '.join(names)}.")
-    return found[0]
+        raise NotACourseNotebook(problem) from error
+    except NotACourseNotebook as problem:
+        raise NotACourseNotebook(f"{path} can't be checked: {problem}.") from problem
+    return list(saved.cells), saved.name
 
 
 # ---- what is printed ---------------------------------------------------------------------------------------------
@@ -150,11 +102,11 @@ def _exit_code(lines: list[Line]) -> int:
     return PASSED if verdicts <= {Verdict.PASSED.value} else NOT_PASSED
 
 
-def _as_dict(path: str, name: str, lines: list[Line]) -> dict[str, Any]:
+def _as_dict(path: str | Path, name: str, lines: list[Line]) -> dict[str, Any]:
     points = sum(line.points for line in lines)
     most = sum(line.max_points for line in lines)
     return {
-        "path": path,
+        "path": str(path),
         "notebook": name,
         "points": points,
         "max_points": most,

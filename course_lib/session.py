@@ -1,7 +1,8 @@
 """What a notebook imports: check, hint, solution, predict, passing, progress, record_race.
 
 These functions find the learner's answer, have it judged, show the result and remember it. They never raise for
-a wrong answer, unless strict mode is on (COURSE_LIB_STRICT=1): then `check` and `predict` raise `CheckFailed`.
+a wrong answer, unless strict mode is on: then `check` and `predict` raise `CheckFailed`. It is on with
+COURSE_LIB_STRICT=1, and under nbgrader, which takes a cell that raises as failed.
 """
 
 from __future__ import annotations
@@ -31,11 +32,19 @@ from course_lib.display.report import (
     solution_face,
 )
 from course_lib.kernel import notebook_cells, running_shell
+from course_lib.notebook import by_content, predictions
 from course_lib.progress import Progress, default_path
+from course_lib.sealed import is_sealed
 
 ATTEMPTS_BEFORE_SOLUTION = 3  # different wrong answers after which the solution is offered without the hints
 RACES_SHOWN = 3  # the best runs of the race that are listed with a new one
 STRICT = "COURSE_LIB_STRICT"
+NBGRADER = "NBGRADER_EXECUTION"  # nbgrader sets it while it grades or validates
+
+if os.environ.get(
+    NBGRADER
+):  # what stands on stderr costs a cell its points, and PyTorch's profiler writes there
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 class CheckFailed(AssertionError):
@@ -67,7 +76,12 @@ def hint(answer: Callable | type | str) -> None:
 def solution(answer: Callable | type | str) -> None:
     """Show the course's answer and why it is right: after passing, after all hints, or after a few attempts."""
     exercise, _ = _look_up(answer)
-    if _may_see_solution(exercise):
+    if is_sealed():
+        _say(
+            f"Your instructor gives the solution of {exercise.name} out later. "
+            f"hint({exercise.name}) shows the next hint."
+        )
+    elif _may_see_solution(exercise):
         _show(solution_face(exercise.name, inspect.getsource(exercise.reference), exercise.why))
     else:
         _say(
@@ -77,7 +91,7 @@ def solution(answer: Callable | type | str) -> None:
 
 
 def predict(name: str, choice: Any = ...) -> None:
-    """Answer a question before its cell shows the truth: `predict("view_write", "b")`."""
+    """Answer a question before its cell shows the truth: `predict("question", "letter")`."""
     question = _question(name)
     if choice is ... or choice == "...":
         _say(f"Choose first: replace the dots by a letter, {_letters(question)}, and run this cell.")
@@ -120,10 +134,15 @@ def record_race(corpus: str, setting: object, loss: float) -> None:
         _say(notice)
 
 
-def progress() -> None:
-    """Draw the map of the course with what is done."""
+def progress() -> float | None:
+    """Draw the map of the course with what is done.
+
+    Under nbgrader the result is the points of this notebook's predictions: its cell is the one that carries them,
+    and a number is how a cell gives part of its points.
+    """
     rows = _course_rows()
     _show(Face(course_map_html(rows), course_map_text(rows)))
+    return _points_of_predictions(notebook_cells()) if _in_nbgrader() else None
 
 
 def status_text() -> str:
@@ -183,8 +202,9 @@ def _letters(question: Question) -> str:
 
 @cache
 def store() -> Progress:
-    """This learner's progress. The solved notebooks are not the learner's work: what runs there is not kept."""
-    if "COURSE_LIB_PROGRESS" not in os.environ and Path.cwd() == Path(__file__).parents[1] / "solutions":
+    """This learner's progress. What runs in the solved notebooks or under nbgrader is not kept."""
+    is_no_learner = Path.cwd() == Path(__file__).parents[1] / "solutions" or _in_nbgrader()
+    if "COURSE_LIB_PROGRESS" not in os.environ and is_no_learner:
         return Progress(Path(tempfile.mkdtemp()) / "progress.sqlite")
     return Progress(default_path())
 
@@ -201,7 +221,7 @@ def _passes(exercise: Exercise, found: Answer) -> bool:
 
 
 def _may_see_solution(exercise: Exercise) -> bool:
-    return (
+    return not is_sealed() and (
         store().state(exercise.name) == "passed"
         or store().hints_used(exercise.name) >= len(exercise.hints)
         or store().attempts(exercise.name) >= ATTEMPTS_BEFORE_SOLUTION
@@ -240,6 +260,13 @@ def _prediction_state(question: Question) -> str:
     return "tried" if store().first_prediction(question.name) else "not attempted"
 
 
+def _points_of_predictions(cells: list[str]) -> float:
+    """By the last prediction of each question, as the command line judges them."""
+    chosen, name = predictions(cells), by_content(cells)
+    asked = exercises.questions_of(name) if name else ()
+    return sum(question.points for question in asked if chosen.get(question.name) == question.answer)
+
+
 # ---- showing -----------------------------------------------------------------------------------------------------
 
 
@@ -263,8 +290,13 @@ def _take_notices() -> list[str]:
     return notices
 
 
+def _in_nbgrader() -> bool:
+    return bool(os.environ.get(NBGRADER))
+
+
 def _insist(passed: bool, message: str) -> None:
-    if not passed and os.environ.get(STRICT, "") not in ("", "0"):
+    is_strict = os.environ.get(STRICT, "") not in ("", "0") or _in_nbgrader()
+    if is_strict and not passed:
         raise CheckFailed(message)
 
 

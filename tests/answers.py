@@ -57,3 +57,22 @@ def cells_for(exercise: Exercise, function: Callable) -> list[str]:
 @cache
 def answer_from(exercise: Exercise, function: Callable) -> Answer:
     return find_answer(cells_for(exercise, function), exercise.name)
+
+
+def standing_alone(exercise: Exercise, function: Callable) -> list[str]:
+    """The same notebook without the course's answers: what it takes from the reference it brings along as text."""
+    tree = ast.parse(cells_for(exercise, function)[0])
+    source = repr(inspect.getsource(inspect.getmodule(exercise.reference)))
+    lines = [_brought_along(node, source) for node in tree.body]
+    return ["\n".join(lines), cells_for(exercise, function)[1]]
+
+
+def _brought_along(node: ast.stmt, source: str) -> str:
+    if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("course_lib.reference"):
+        return ast.unparse(node)
+    if node.module == "course_lib.reference":
+        module = "reference = types.ModuleType('mine')\nsys.modules['mine'] = reference"
+        return f"import sys, types\n{module}\nexec({source}, vars(reference))"
+    names = ", ".join(alias.asname or alias.name for alias in node.names)
+    values = ", ".join(f"brought[{alias.name!r}]" for alias in node.names)
+    return f"brought = {{'__name__': 'mine'}}\nexec({source}, brought)\n{names} = {values}"

@@ -179,6 +179,9 @@ class TestLearnerNotebook:
         assert all(cell.outputs == [] for cell in notebook.cells if cell.cell_type == "code")
 
 
+LOCKED_TEST = {"grade": True, "locked": True, "solution": False, "schema_version": 3}
+
+
 class TestSolvedNotebook:
     def test_it_is_the_same_but_for_answers(self, write) -> None:
         learner, solved = learner_notebook(write(), topic()), solved_notebook(write(), topic())
@@ -198,7 +201,9 @@ class TestSolvedNotebook:
         assert [cell.metadata for cell in notebook.cells if cell.metadata] == [
             {"objective": "sample.add"},
             {"exercise": "double"},
+            {"nbgrader": {**LOCKED_TEST, "grade_id": "double", "points": 1}},
             {"exercise": "Tally"},
+            {"nbgrader": {**LOCKED_TEST, "grade_id": "Tally", "points": 2}},
         ]
 
 

@@ -21,7 +21,7 @@ def save(tmp_path, notebook, name: str = f"{NAME}.ipynb"):
 
 
 def grade(path, capsys) -> tuple[int, dict]:
-    code = selfcheck.main(str(path), as_json=True)
+    code = selfcheck.main(path, as_json=True)
     return code, json.loads(capsys.readouterr().out)
 
 

@@ -14,6 +14,7 @@ import symtable
 import types
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -70,11 +71,10 @@ def find_answer(cells: Sequence[str], name: str) -> Answer | None:
     """The last definition of `name` in `cells` with what it needs, or None where nothing defines it."""
     statements, problem = [], None
     for cell in cells:
-        parsed = _parse(cell)
-        if parsed is None:
+        found = _read(cell)
+        if found is None:
             problem = _syntax_problem(cell, name) or problem
         else:
-            found = list(_statements(*parsed))
             statements += found
             problem = None if any(name in statement.bound for statement in found) else problem
     if problem:
@@ -86,12 +86,13 @@ def find_answer(cells: Sequence[str], name: str) -> Answer | None:
     return Answer(name, "\n".join(statements[i].text for i in sorted(chosen)), statements[last].text)
 
 
-def _parse(cell: str) -> tuple[str, ast.Module] | None:
-    """A cell's source and tree, with IPython's magics blanked out where there are any."""
+@lru_cache(maxsize=4096)  # every exercise of a notebook asks for its cells
+def _read(cell: str) -> tuple[_Statement, ...] | None:
+    """A cell's statements, with IPython's magics blanked out where there are any; None if it can't be parsed."""
     for source in (cell, _without_magics(cell)):
         try:
-            return source, ast.parse(source)
-        except (SyntaxError, ValueError):
+            return tuple(_statements(source, ast.parse(source)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
             continue
     return None
 
@@ -111,7 +112,7 @@ def _syntax_problem(cell: str, name: str) -> Answer | None:
         return None
     try:
         ast.parse(_without_magics(cell))
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = (getattr(error, "text", "") or "").strip()
         place = f" in line {error.lineno}: {line}" if getattr(error, "lineno", None) else ""
         return Answer(name, cell, cell, f"{type(error).__name__}: {getattr(error, 'msg', error)}{place}")
@@ -119,7 +120,7 @@ def _syntax_problem(cell: str, name: str) -> Answer | None:
 
 
 def _statements(source: str, tree: ast.Module) -> Iterable[_Statement]:
-    lines = source.splitlines()
+    lines = [line.decode() for line in source.encode().splitlines()]  # not at form feeds
     for node in tree.body:
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
         alone = first != node.lineno or not _shares_line(tree, node)

@@ -54,12 +54,12 @@ class Exercise:
         default=None, init=False, repr=False
     )  # the reference's observations, once made
     seen_of_misconceptions: dict[str, list] = field(default_factory=dict, init=False, repr=False)
-    _build: Callable[[torch.Generator], Iterator[Case]] | None = field(default=None, init=False, repr=False)
+    builder: Callable[[torch.Generator], Iterator[Case]] | None = field(default=None, init=False, repr=False)
     _scenario: Callable = field(default_factory=lambda: _call, init=False, repr=False)
 
     def cases(self, build: Callable[[torch.Generator], Iterator[Case]]) -> Callable:
         """Decorator: a generator function that yields the cases, small ones first."""
-        self._build = build
+        self.builder = build
         return build
 
     def scenario(self, run: Callable) -> Callable:
@@ -108,15 +108,20 @@ class Exercise:
         names = list(inspect.signature(self.reference if runs_plainly else self._scenario).parameters)
         return tuple(names if runs_plainly else names[1:])
 
-    def fresh_cases(self) -> list[Case]:
-        """The cases, built anew from the same seed, so that no run sees what another run left.
+    @property
+    def seed(self) -> int:
+        return zlib.crc32(self.name.encode())
 
-        Modules draw their weights from the global generator, so it is seeded as well, and put back.
-        """
-        seed = zlib.crc32(self.name.encode())
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            return list(self._build(torch.Generator().manual_seed(seed)))
+    def fresh_cases(self) -> list[Case]:
+        """The cases, built anew from the same seed, so that no run sees what another run left."""
+        return build_cases(self.builder, self.seed)
+
+
+def build_cases(builder: Callable[[torch.Generator], Iterator[Case]], seed: int) -> list[Case]:
+    """Modules draw their weights from the global generator, so it is seeded as well, and put back."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return list(builder(torch.Generator().manual_seed(seed)))
 
 
 @dataclass(frozen=True)

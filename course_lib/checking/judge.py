@@ -6,7 +6,7 @@ import inspect
 import textwrap
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,25 @@ class Observation:
 
     facets: dict[str, Any]  # records, by observer
     raised: tuple[str, ...] = ()  # the exception's class and its bases, by name
-    exception: BaseException | None = None  # for showing it; never compared
+    error: str = ""  # the traceback in the answer, for showing it; never compared
+    your_turn: bool = False  # the answer itself raised NotImplementedError, as a stub does
+
+
+@dataclass(frozen=True)
+class Run:
+    """All that running an answer showed: an observation per case, what it printed, which forbidden calls it made."""
+
+    observations: list[Observation]
+    printed: str
+    forbidden: list[str]
+
+
+class CouldNotRun(Exception):
+    """Running an answer gave no observations. `facts` are those of its report."""
+
+    def __init__(self, summary: str, attempted: bool = True, **details: str) -> None:
+        super().__init__(summary)
+        self.facts = {"summary": summary, "attempted": attempted, **details}
 
 
 class Fault(Exception):
@@ -47,7 +65,8 @@ def observe(exercise: Exercise, answer: Callable, *, precise: bool = False) -> t
     """Run `answer` on every case: what was seen, and what it printed. `precise` uses float64 copies of the inputs."""
     with quarantine() as printed:
         return [
-            _observe_case(exercise, answer, case, precise) for case in _cases(exercise)
+            observe_case(exercise, answer, _widened_case(case) if precise else case)
+            for case in _cases(exercise)
         ], printed.getvalue()
 
 
@@ -64,15 +83,16 @@ def _blame_the_exercise() -> Iterator[None]:
         raise Fault("".join(traceback.format_exception(error))) from error
 
 
-def _observe_case(exercise: Exercise, answer: Callable, case: Case, precise: bool) -> Observation:
-    if precise:
-        case = Case(case.label, _widen(case.args), _widen(case.kwargs))
+def observe_case(exercise: Exercise, answer: Callable, case: Case) -> Observation:
+    """Run `answer` on one case and look. Of the exercise only what runs and observes is used, never the reference."""
     trial = run_case(answer, case, exercise.parameters, exercise.recorders, exercise.run)
     facets = {
         o.name: _read(o, trial) for o in exercise.observers if trial.raised is None or o in _always(exercise)
     }
-    raised = tuple(cls.__name__ for cls in type(trial.raised).__mro__[:-1]) if trial.raised else ()
-    return Observation(facets, raised, trial.raised)
+    if trial.raised is None:
+        return Observation(facets)
+    raised = tuple(cls.__name__ for cls in type(trial.raised).__mro__[:-1])
+    return Observation(facets, raised, _learners_traceback(trial.raised), _says_your_turn(trial.raised))
 
 
 def _always(exercise: Exercise) -> tuple[Observer, ...]:
@@ -97,6 +117,10 @@ def _learners_traceback(error: BaseException) -> str:
     )
     message = "".join(traceback.format_exception_only(error)).strip()
     return listing + (message if len(message) < 2000 else message[:2000] + " ...")
+
+
+def _widened_case(case: Case) -> Case:
+    return Case(case.label, _widen(case.args), _widen(case.kwargs))
 
 
 def _widen(value: Any) -> Any:
@@ -246,7 +270,7 @@ def _widened(plain: Any, wide: Any) -> Any:
 def _assert_sound(exercise: Exercise, observations: list[Observation]) -> None:
     """A reference that never returns, or that an observer can't read, is our fault, never the learner's."""
     if all(seen.raised for seen in observations):
-        raise Fault(f"{exercise.name}: the reference raises {observations[0].exception!r} in every case")
+        raise Fault(f"{exercise.name}: the reference raises in every case: {observations[0].error}")
     for case, seen in zip(_cases(exercise), observations):
         for name, record in seen.facets.items():
             if isinstance(record, Record) and record.kind.startswith("could not be observed"):
@@ -273,26 +297,18 @@ def _looks_the_same(exercise: Exercise, known: Observation, got: Observation) ->
 # ---- reporting ---------------------------------------------------------------------------------------------------
 
 
-def judge(exercise: Exercise, answer: Answer | None) -> Report:
-    """Judge an answer found in a notebook. Never raises for what the learner did; an interrupt gives a report."""
+def judge(exercise: Exercise, answer: Answer | None, run: Callable[..., Run] | None = None) -> Report:
+    """Judge an answer found in a notebook. Never raises for what the learner did; an interrupt gives a report.
+
+    `run(exercise, answer)` says where it runs: in this process unless another place is given.
+    """
     if answer is None:
         return _report(exercise, Verdict.NOT_ATTEMPTED, f"There is no definition of {exercise.name} yet.")
     if answer.problem:
         return _report(exercise, Verdict.ERROR, "Python can't read this cell.", error=answer.problem)
     if is_stub(answer.tree):
         return _report(exercise, Verdict.NOT_ATTEMPTED, f"{exercise.name} is waiting for you.")
-    try:
-        function = _load(answer)
-    except (Exception, SystemExit) as error:
-        return _could_not_load(exercise, error)
-    except KeyboardInterrupt:
-        return _interrupted(exercise)
-    return _judge_loaded(exercise, function, answer)
-
-
-def _load(answer: Answer) -> Any:
-    with quarantine():
-        return answer.load()
+    return _judge_run(exercise, answer, run or run_here)
 
 
 def judge_callable(exercise: Exercise, function: Callable) -> Report:
@@ -301,39 +317,57 @@ def judge_callable(exercise: Exercise, function: Callable) -> Report:
     lines = source.splitlines(keepends=True)
     start = next(i for i, line in enumerate(lines) if line.startswith(("def ", "class ")))
     answer = Answer(function.__name__, "".join(lines[start:]), "".join(lines[start:]))
-    return _judge_loaded(exercise, function, answer)
+    return _judge_run(exercise, answer, lambda exercise, answer: _run(exercise, function))
 
 
-def _judge_loaded(exercise: Exercise, function: Callable, answer: Answer) -> Report:
+def _judge_run(exercise: Exercise, answer: Answer, run: Callable[..., Run]) -> Report:
     try:
-        expected = expected_observations(exercise)
-        got, printed = observe(exercise, function)
-        report = _verdict(exercise, expected, got, _forbidden_calls(exercise, function, answer))
+        expected, seen = expected_observations(exercise), run(exercise, answer)
+        forbidden = dict.fromkeys([*named_in_source(answer, exercise.forbids), *seen.forbidden])
+        return replace(_verdict(exercise, expected, seen.observations, list(forbidden)), printed=seen.printed)
+    except CouldNotRun as failure:
+        return _could_not_run(exercise, **failure.facts)
     except Fault as fault:
         summary = "Our check is broken, not your answer. This costs you nothing; please report it."
         return _report(exercise, Verdict.GRADER_FAULT, summary, error=str(fault))
     except KeyboardInterrupt:
-        return _interrupted(exercise)
-    return replace(report, printed=printed)
+        summary = "You interrupted the check. If your code did not come to an end, look at its loops."
+        return _report(exercise, Verdict.ERROR, summary, error="KeyboardInterrupt")
 
 
-def _forbidden_calls(exercise: Exercise, function: Callable, answer: Answer) -> list[str]:
-    if not exercise.forbids:
-        return []
-    found = named_in_source(answer, exercise.forbids)
-    with quarantine():
-        for case in _cases(exercise):
-            with CallTracer(exercise.forbids) as tracer:
-                _run_quietly(exercise, function, case)
-            found += sorted(tracer.seen)
-    return list(dict.fromkeys(found))
+def run_here(exercise: Exercise, answer: Answer) -> Run:
+    """Load the answer in this process and run it on every case. Raises CouldNotRun and Fault."""
+    return _run(exercise, load(answer))
 
 
-def _run_quietly(exercise: Exercise, function: Callable, case: Case) -> None:
+def load(answer: Answer) -> Any:
+    """What the answer's source defines. Raises CouldNotRun."""
     try:
+        with quarantine():
+            return answer.load()
+    except NotDefined as error:
+        summary = f"{answer.name} was not defined when its cell ran."
+        raise CouldNotRun(summary, attempted=False) from error
+    except (Exception, SystemExit) as error:
+        summary = f"Your definition could not be run: {type(error).__name__}."
+        raise CouldNotRun(summary, error=_learners_traceback(error)) from error
+
+
+def _run(exercise: Exercise, function: Callable) -> Run:
+    observations, printed = observe(exercise, function)
+    forbidden = [
+        name
+        for case in (_cases(exercise) if exercise.forbids else [])
+        for name in traced_calls(exercise, function, case)
+    ]
+    return Run(observations, printed, forbidden)
+
+
+def traced_calls(exercise: Exercise, function: Callable, case: Case) -> list[str]:
+    """The forbidden calls that run on one case; what the answer raises is judged in the observed run."""
+    with quarantine(), CallTracer(exercise.forbids) as tracer, suppress(Exception, SystemExit):
         exercise.run(function, *case.args, **case.kwargs)
-    except (Exception, SystemExit):
-        return  # what it raises is judged in the observed run
+    return sorted(tracer.seen)
 
 
 def _verdict(
@@ -356,10 +390,10 @@ def _failure(
     cases = _cases(exercise)
     smallest = failing[0]  # cases are written small first
     seen = got[smallest]
-    if all(_says_your_turn(observation.exception) for observation in got):
+    if all(observation.your_turn for observation in got):
         return _report(exercise, Verdict.NOT_ATTEMPTED, f"{exercise.name} is waiting for you.")
     facets, known = compare(exercise, expected[smallest], seen), diagnose(exercise, got)
-    raised = seen.exception if not expected[smallest].raised else None
+    raised = seen.raised if not expected[smallest].raised else ()
     return _report(
         exercise,
         Verdict.ERROR if raised else Verdict.FAILED,
@@ -371,11 +405,11 @@ def _failure(
         facets=facets,
         misconception=known.name if known else "",
         diagnosis=known.sentence if known else "",
-        error=_learners_traceback(raised) if raised else "",
+        error=seen.error if raised else "",
     )
 
 
-def _says_your_turn(error: BaseException | None) -> bool:
+def _says_your_turn(error: BaseException) -> bool:
     """Whether the answer itself says `raise NotImplementedError`, as a stub does; PyTorch raises it too, for others."""
     if type(error) is not NotImplementedError:
         return False
@@ -384,14 +418,14 @@ def _says_your_turn(error: BaseException | None) -> bool:
 
 
 def _summary(
-    raised: BaseException | None,
+    raised: tuple[str, ...],
     expected: Observation,
     seen: Observation,
     facets: tuple[Facet, ...],
     where: str,
 ) -> str:
     if raised:
-        return f"Your code raised {type(raised).__name__}."
+        return f"Your code raised {raised[0]}."
     if seen.facets.get("value", 0) is None and expected.facets.get("value") is not None:
         return "Your function returned None: is there a `return`?"
     wrong = [facet.name for facet in facets if not facet.same]
@@ -402,16 +436,8 @@ def _join(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-def _could_not_load(exercise: Exercise, error: BaseException) -> Report:
-    if isinstance(error, NotDefined):
-        return _report(exercise, Verdict.NOT_ATTEMPTED, f"{exercise.name} was not defined when its cell ran.")
-    summary = f"Your definition could not be run: {type(error).__name__}."
-    return _report(exercise, Verdict.ERROR, summary, error=_learners_traceback(error))
-
-
-def _interrupted(exercise: Exercise) -> Report:
-    summary = "You interrupted the check. If your code did not come to an end, look at its loops."
-    return _report(exercise, Verdict.ERROR, summary, error="KeyboardInterrupt")
+def _could_not_run(exercise: Exercise, summary: str, attempted: bool, **details: str) -> Report:
+    return _report(exercise, Verdict.ERROR if attempted else Verdict.NOT_ATTEMPTED, summary, **details)
 
 
 def _report(exercise: Exercise, verdict: Verdict, summary: str, **details: Any) -> Report:

@@ -1090,6 +1090,14 @@ finetune = Exercise(
 )
 
 
+def steps(model: nn.Module, opt: torch.optim.Optimizer, batches: list) -> None:
+    """One step of `opt` on each batch."""
+    for x, y in batches:
+        opt.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        opt.step()
+
+
 @finetune.scenario
 def finetune_after_a_new_head(answer, momentum, n_outputs):
     """Two steps with the old head, then the repair, then two steps with what it returns."""
@@ -1097,14 +1105,14 @@ def finetune_after_a_new_head(answer, momentum, n_outputs):
     batches = labelled_batches([4, 4, 4, 4], generator)
     model = built(classifier)
     opt = torch.optim.SGD(model.parameters(), lr=0.5, momentum=momentum)
-    reference.train(model, opt, batches[:2])
+    steps(model, opt, batches[:2])
     model.head = built(lambda: nn.Linear(5, n_outputs))
     without_gradients(model)
     found = optimizers_in(answer(model, opt))
     if len(found) != 1:
         return f"{len(found)} optimizers"
     with torch.enable_grad():
-        reference.train(model, found[0], batches[2:])
+        steps(model, found[0], batches[2:])
     without_gradients(model)
     return {
         "learning rates": rates_by_name(found, {"model": model}),

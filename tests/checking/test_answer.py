@@ -113,6 +113,10 @@ def test_a_cell_that_python_cannot_read_is_the_answer_when_it_comes_last():
     assert find_answer(["def g(:", "def f(): return 2"], "f").problem == ""
 
 
+def test_a_cell_that_only_the_symbol_table_refuses_costs_itself_alone():
+    assert load("nonlocal x", "def f(): return 1")() == 1
+
+
 def test_formatting_and_comments_do_not_change_the_digest():
     one = find_answer(["def f(x):\n    return x + 1"], "f")
     two = find_answer(["def f(x):  # add\n\n    return (x+1)"], "f")
@@ -147,3 +151,15 @@ def test_stubs_are_recognized(source):
 @pytest.mark.parametrize("source", ATTEMPTS)
 def test_attempts_are_not_stubs(source):
     assert not is_stub(ast.parse(source).body[0])
+
+
+@pytest.mark.parametrize("odd", ["s = 'a\u2028b'", "import math\x0c", 's = """a\x0bb\nc"""', "x = '\x1c'"])
+def test_characters_that_end_no_line_of_python_shift_nothing(odd):
+    assert find_answer([f"{odd}\ndef f():\n    return 1"], "f").definition == "def f():\n    return 1"
+
+
+@pytest.mark.parametrize("cell", ["-" * 20_000 + "1", "(" * 300 + ")" * 300], ids=["signs", "brackets"])
+def test_a_cell_that_the_parser_gives_up_on_costs_only_itself(cell):
+    assert find_answer([cell, "def f():\n    return 1"], "f").load()() == 1
+    assert find_answer([cell], "f") is None
+    assert find_answer([f"def f(x={cell}): pass"], "f").problem
