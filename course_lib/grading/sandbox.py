@@ -219,6 +219,9 @@ def restrict(readable: Iterable[Path], writable: Iterable[Path], limits: Limits)
     """Keep this process, and all that it starts, to what is listed; the protections that took effect."""
     active = _limit_resources(limits)
     if sys.platform.startswith("linux"):
+        _libc().unshare(
+            NEW_IPC
+        )  # memory segments and queues outlive their processes, but not their namespace
         _libc().prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         active += _landlock(readable, writable)
         _drop_capabilities()

@@ -20,7 +20,7 @@ def staged(tmp_path_factory):
 @pytest.fixture(scope="session")
 def shared_worker(staged):
     """Its limits are small, so that what runs into them does so soon."""
-    limits = Limits(wall=20, total=60, cpu=20, memory=2500 * MIB, file_size=16 * MIB, disk=64 * MIB)
+    limits = Limits(wall=20, total=60, cpu=20, memory=1600 * MIB, file_size=16 * MIB, disk=64 * MIB)
     with Worker(staged, limits) as worker:
         yield worker
 

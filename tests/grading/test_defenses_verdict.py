@@ -146,7 +146,8 @@ LOUD_FAILURES = {
     "a message that is no text": "class E(Exception):\n    def __str__(self):\n        return 5\nraise E",
     "a class that lies about its bases": "class Meta(type):\n    __name__ = 5\n    __mro__ = ()\n"
     "class E(Exception, metaclass=Meta): pass\nraise E",
-    "a group of 1 000": "import builtins\nraise getattr(builtins, 'ExceptionGroup', ValueError)('many', [ValueError()] * 1_000)",
+    "a group of 1 000": "import builtins\nerrors = [ValueError()] * 1_000\n"
+    "raise getattr(builtins, 'ExceptionGroup', ValueError)('many', errors)",
 }
 
 
