@@ -77,7 +77,8 @@ def _works_in_a_child(hidden: Sequence[str], kept: Sequence[str]) -> bool:
     child = os.fork()
     if not child:
         with suppress(OSError):
-            os._exit(0 if _seclude(hidden, kept) else 1)
+            _seclude(hidden, kept)
+            os._exit(0)
         os._exit(1)
     return os.waitpid(child, 0)[1] == 0
 
@@ -86,12 +87,12 @@ def enter_namespaces() -> list[str]:
     """Leave the machine's network, processes and mounts behind; the protections that took effect.
 
     Where process namespaces can be had the caller goes on as process 1 of its own: when it ends, everything that
-    was ever started in it ends. Call it while the process has one thread. Raises OSError where only half of it
-    can be had.
+    was ever started in it ends. Call it while the process has one thread. Raises OSError where it can't be had, or
+    only half of it.
     """
     user, group = os.getuid(), os.getgid()
     if _libc().unshare(NEW_USERS | NEW_MOUNTS | NEW_IPC | NEW_PIDS | NEW_NETWORK):
-        return []
+        raise OSError(ctypes.get_errno(), "this machine gives no namespaces")
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")

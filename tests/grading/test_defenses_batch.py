@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 
 import pytest
 
@@ -171,19 +172,21 @@ def test_no_marks_are_forged(worker, tmp_path, name):
 
 # ---- 34: the grader's own failures -----------------------------------------------------------------------------------
 
+ENGINE = sys.modules["course_lib.checking.judge"]  # the package has a function of that name
+
 
 def test_a_reference_that_breaks_is_the_graders_fault(worker, monkeypatch):
     def broken(item):
         raise Fault("the reference raises")
 
-    monkeypatch.setattr("course_lib.checking.judge.expected_observations", broken)
+    monkeypatch.setattr(ENGINE, "expected_observations", broken)
     report = judged(worker, RIGHT)
     assert (report.verdict, report.points) == (Verdict.GRADER_FAULT, 0)
     monkeypatch.undo()
 
 
 def test_a_comparison_that_breaks_is_the_graders_fault_and_the_next_is_judged(worker, monkeypatch):
-    monkeypatch.setattr("course_lib.checking.judge._failure", lambda *a: 1 / 0)
+    monkeypatch.setattr(ENGINE, "_failure", lambda *a: 1 / 0)
     assert judged(worker, WRONG).verdict is Verdict.GRADER_FAULT
     monkeypatch.undo()
 
@@ -203,8 +206,6 @@ HOSTILE = {
     "escapes": "def count_elements(shape):\n"
     "    raise ValueError('\\x1b[31m\\x00\\ud800</pre><script>alert(1)</script>')\n",
     "floods": "def count_elements(shape):\n    print('\\x1b[2J' * 10**6)\n    return len(shape)\n",
-    "bombs": "def count_elements(shape):\n    import os\n    while True:\n        try: os.fork()\n"
-    "        except OSError: os._exit(1)\n",
     "huge": "def count_elements(shape):\n    return 10**5000\n",
 }
 

@@ -316,7 +316,7 @@ def test_a_server_that_is_left_listening_is_gone(worker):
     assert_full_marks(judged(worker, rightly(call + "else:\n    raise RuntimeError('still there')")))
 
 
-# ---- 17: forging what comes back ---------------------------------------------------------------------------------------
+# ---- 17: forging what comes back -----------------------------------------------------------------------------------
 
 FORGE = """
 import os, stat, time
