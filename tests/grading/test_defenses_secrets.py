@@ -89,8 +89,13 @@ def secret_code(item: Exercise) -> Iterator[tuple[str, types.CodeType]]:
         functions = list(vars(answer).values()) if inspect.isclass(answer) else [answer]
         for function in filter(inspect.isfunction, functions):
             for code in _TOOLS["codes_in"](function.__code__):
-                if len(code.co_code) > 60 and not code.co_name.startswith("<"):
+                if len(code.co_code) > 60 and _is_ours(code):
                     yield answer.__name__, code
+
+
+def _is_ours(code: types.CodeType) -> bool:
+    """PyTorch's decorators wrap functions of the course; short comprehensions look like those of anybody."""
+    return code.co_filename.startswith(str(ROOT / "course_lib")) and not code.co_name.startswith("<")
 
 
 _TOOLS: dict = {}
@@ -107,12 +112,14 @@ def test_nothing_in_memory_knows_an_answer(worker, notebook):
 
 def test_the_search_finds_what_is_there(worker):
     """A search that can't find anything proves nothing."""
-    there = inspect.getsource(exercise("clear_").reference).replace("def clear_", "def hidden_here")
+    there = inspect.getsource(exercise("broadcast_shape").reference).replace(
+        "def broadcast_shape", "def hidden_here"
+    )
     source = there + SEARCH.format(known=fingerprints("01_tensors"), name="count_elements")
     report = judged(
         worker, source.replace("found.append(search())", "found.append(hidden_here and search())")
     )
-    assert "clear_ of clear_" in report.error
+    assert "broadcast_shape of broadcast_shape" in report.error
 
 
 @pytest.mark.parametrize("notebook", [notebook.name for notebook in exercises.NOTEBOOKS])
