@@ -187,13 +187,20 @@ def _closure(statements: Sequence[_Statement], start: int) -> set[int]:
 
 
 def _needs(statements: Sequence[_Statement], position: int) -> list[int]:
-    """What a statement reads while it runs must stand before it; what its functions read is found at the end."""
+    """What a statement reads while it runs must stand before it; what its functions read may come later."""
     statement = statements[position]
-    found = [_binding(statements, name) for name in statement.deferred - statement.bound]
+    found = [_read_later(statements, name, position) for name in statement.deferred - statement.bound]
     for name in statement.eager:
         earlier = _binding(statements, name, before=position)
         found.append(_binding(statements, name) if earlier is None else earlier)
     return [i for i in found if i is not None]
+
+
+def _read_later(statements: Sequence[_Statement], name: str, position: int) -> int | None:
+    """The last binding, as a corrected helper may follow; but `np = None` in another exercise undoes no import."""
+    earlier = _binding(statements, name, before=position)
+    is_import = earlier is not None and statements[earlier].text.startswith(("import ", "from "))
+    return earlier if is_import else _binding(statements, name)
 
 
 def is_stub(tree: ast.stmt) -> bool:

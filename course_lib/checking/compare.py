@@ -10,6 +10,7 @@ import torch
 from course_lib.checking.records import Record, TensorRecord
 
 SHOWN = 24  # elements of a tensor that are written out
+MOST_SHOWN = 1_000  # items of a container; a learner's may have millions
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def difference(
 def _told_apart(expected: Any, got: Any) -> tuple[str, str]:
     """Both in words; numbers that read alike when rounded are given in full."""
     short = describe(expected), describe(got)
-    return short if short[0] != short[1] else (repr(expected), repr(got))
+    return short if short[0] != short[1] else (_exactly(expected), _exactly(got))
 
 
 def _tensor_difference(
@@ -84,6 +85,8 @@ def _container_difference(
 ) -> Difference | None:
     if expected.kind != got.kind:
         return Difference(where, expected.kind, got.kind)
+    if len(expected.items) != len(got.items):  # before anything is done with what may be endless
+        return _key_difference(expected, got, where)
     ours, theirs = _by_key(expected), _by_key(got)
     if ours.keys() != theirs.keys():
         return _key_difference(expected, got, where)
@@ -99,7 +102,7 @@ def _key_difference(expected: Record, got: Record, where: str) -> Difference:
     if all(type(key) is int for key, _ in expected.items + got.items):
         return Difference(where, describe(expected), describe(got))
     verb = " changed" if expected.kind == "changes" else ""
-    sides = (", ".join(str(key) for key, _ in side.items) or "nothing" for side in (expected, got))
+    sides = (", ".join(str(key) for key, _ in side.items[:SHOWN]) or "nothing" for side in (expected, got))
     return Difference(where, *(f"{keys}{verb}" for keys in sides))
 
 
@@ -132,8 +135,13 @@ def describe(record: Any) -> str:
     if isinstance(record, float):
         text = f"{record:.6g}"
         return text if set(text) & set(".einf") else f"{text}.0"
-    text = repr(record)
+    text = _exactly(record)
     return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _exactly(scalar: Any) -> str:
+    """Python refuses to write integers of thousands of digits in decimal."""
+    return hex(scalar) if type(scalar) is int and scalar.bit_length() > 10_000 else repr(scalar)
 
 
 def _describe_tensor(record: TensorRecord) -> str:
@@ -151,7 +159,9 @@ def _nested(values: Any) -> str:
 
 def _describe_container(record: Record) -> str:
     items = record.items
-    if record.kind in ("dtype", "device", "layout", "memory_format"):
+    if len(items) > MOST_SHOWN:
+        return f"{record.kind} of {len(items)} items"
+    if items and record.kind in ("dtype", "device", "layout", "memory_format"):
         return str(items[0][1])
     if not items:
         empty = {"tuple": "()", "list": "[]", "dict": "{}", "changes": "nothing changed"}

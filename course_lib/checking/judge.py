@@ -25,6 +25,7 @@ from course_lib.checking.verdict import Facet, Report, Verdict
 
 TORCH = str(Path(torch.__file__).parent)
 SHORT = 100  # characters of a description that fit in a table cell
+LONGEST = 1_000  # characters of a description of the learner's result, whatever it is
 
 
 @dataclass(frozen=True)
@@ -188,9 +189,13 @@ def _tensor_argument(tensor: torch.Tensor) -> str:
 
 def same_case(exercise: Exercise, expected: Observation, got: Observation) -> bool:
     """Whether an answer showed what was expected: an exception of that class or a subclass, and equal facets."""
-    return _same_exception(expected, got) and not any(
-        difference(expected.facets[o.name], got.facets[o.name], o.rtol, o.atol)
-        for o in _shared(exercise, expected, got)
+    return (
+        _same_exception(expected, got)
+        and expected.facets.keys() <= got.facets.keys()
+        and not any(
+            difference(expected.facets[o.name], got.facets[o.name], o.rtol, o.atol)
+            for o in _shared(exercise, expected, got)
+        )
     )
 
 
@@ -222,15 +227,15 @@ def _facet(observer: Observer, expected: Any, got: Any) -> Facet:
     if found and (max(len(ours), len(theirs)) > SHORT or ours == theirs):
         place = f"at {found.where}: " if found.where else ""
         ours, theirs = place + found.expected, place + found.got
-    return Facet(observer.name, found is None, ours, theirs)
+    return Facet(observer.name, found is None, ours, theirs[:LONGEST])
 
 
 def _describe(observer: Observer, record: Any) -> str:
     """The learner's result may have any form; an observer's own words fit the reference's."""
-    try:
-        return observer.describe(record)
-    except Exception:
-        return describe(record)
+    for words in (observer.describe, describe):
+        with suppress(Exception):
+            return words(record)
+    return "something that can't be shown"
 
 
 # ---- diagnosing --------------------------------------------------------------------------------------------------
@@ -328,8 +333,7 @@ def _judge_run(exercise: Exercise, answer: Answer, run: Callable[..., Run]) -> R
     except CouldNotRun as failure:
         return _could_not_run(exercise, **failure.facts)
     except Fault as fault:
-        summary = "Our check is broken, not your answer. This costs you nothing; please report it."
-        return _report(exercise, Verdict.GRADER_FAULT, summary, error=str(fault))
+        return grader_fault(exercise, str(fault))
     except KeyboardInterrupt:
         summary = "You interrupted the check. If your code did not come to an end, look at its loops."
         return _report(exercise, Verdict.ERROR, summary, error="KeyboardInterrupt")
@@ -434,6 +438,12 @@ def _summary(
 
 def _join(words: list[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def grader_fault(exercise: Exercise, error: str) -> Report:
+    """The report where the check itself failed: no mark, which is not a zero."""
+    summary = "Our check is broken, not your answer. This costs you nothing; please report it."
+    return _report(exercise, Verdict.GRADER_FAULT, summary, error=error)
 
 
 def _could_not_run(exercise: Exercise, summary: str, attempted: bool, **details: str) -> Report:

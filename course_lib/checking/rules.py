@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -90,11 +91,13 @@ class CallTracer(TorchDispatchMode):
     def __enter__(self):
         entered = super().__enter__()
         self._before = sys.getprofile()
+        threading.setprofile(self._profile)
         sys.setprofile(self._profile)  # last, so that PyTorch's own entering is not taken for the answer's
         return entered
 
     def __exit__(self, *exc_info: object) -> None:
         sys.setprofile(self._before)
+        threading.setprofile(None)
         super().__exit__(*exc_info)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -112,6 +115,8 @@ class CallTracer(TorchDispatchMode):
             self._note_code(frame)
 
     def _note(self, name: str, owner: str) -> None:
+        if name == "setprofile":
+            self.seen.add("sys.setprofile")  # which would turn the tracing off
         if name in self._builtins and owner.startswith(("torch", "numpy", "Tensor", "builtins", "math")):
             self.seen.add(self._builtins[name])
         self.seen.update(module for module in self._modules if _inside(owner, module))

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +26,8 @@ from typing import Any
 
 from course_lib.checking import Answer, Exercise, Report, judge
 from course_lib.checking.compare import describe
-from course_lib.checking.judge import CouldNotRun, Fault, Run
+from course_lib.checking.judge import CouldNotRun, Fault, Observation, Run, grader_fault
+from course_lib.checking.observe import STANDING
 from course_lib.checking.records import tensors_in
 from course_lib.checking.trial import Case
 from course_lib.environment import ROOT
@@ -47,13 +49,15 @@ START = 120.0  # seconds until a worker has imported PyTorch, on a busy machine
 NOBODY = 65534
 PRINTED = 4_000  # characters of what an answer printed that go into its report
 STARTER = """
-import sys
-control, staged, folder = int(sys.argv[1]), *sys.argv[2:]
-sys.path.insert(0, staged)
+import json, socket, sys
+control = socket.socket(fileno=int(sys.argv.pop()))
+setting = json.loads(control.recv(2**16))  # not an argument: those can be read by all
+sys.path.insert(0, setting["staged"])
 from course_lib.grading import sandbox
-active = sandbox.enter_namespaces()  # before PyTorch is imported, which starts threads
+kept = [setting["staged"], setting["folder"], sys.prefix, sys.base_prefix, sys.exec_prefix]
+active = sandbox.seclude(setting["hidden"], kept)  # before PyTorch is imported, which starts threads
 from course_lib.grading.worker import main
-main(control, staged, folder, active)
+main(control, setting, active)
 """
 
 STAGED = (  # what a learner's code may import of the course; nothing here knows an exercise or an answer
@@ -110,6 +114,8 @@ class Task:
 
     setup: bytes
     cases: tuple[tuple[str, bytes], ...]  # each with its label
+    facets: frozenset[str]  # what every observation holds
+    standing: frozenset[str]  # what it holds even where the answer raised
 
 
 @cache
@@ -125,9 +131,12 @@ def task_of(exercise: Exercise) -> Task:
         "run": exercise.run,
         "forbids": exercise.forbids,
     }
-    cases = exercise.fresh_cases()
+    cases = enumerate(exercise.fresh_cases())
     return Task(
-        pickled(setup), tuple((case.label, _case(exercise, index, case)) for index, case in enumerate(cases))
+        pickled(setup),
+        tuple((case.label, _case(exercise, index, case)) for index, case in cases),
+        frozenset(observer.name for observer in exercise.observers),
+        frozenset(observer.name for observer in STANDING),
     )
 
 
@@ -157,7 +166,12 @@ class Worker:
     def judge(self, exercise: Exercise, answer: Answer | None) -> Report:
         """What `check` would say of this answer. Raises NoWorker where the process itself is lost."""
         with COMPARING:
-            return judge(exercise, answer, self._run)
+            try:
+                return judge(exercise, answer, self._run)
+            except NoWorker:
+                raise
+            except Exception:  # comparing one answer must not cost the others theirs
+                return grader_fault(exercise, traceback.format_exc())
 
     # ---- the process -------------------------------------------------------------------------------------------
 
@@ -168,47 +182,55 @@ class Worker:
 
     def start(self) -> Worker:
         """Start the process and wait until it is ready. Raises NoWorker."""
-        ours, theirs = socket.socketpair()
-        user = _as_nobody()
         self._folder = Path(tempfile.mkdtemp(prefix="answers_", dir=self.staged.parent))
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(START)
+        with theirs, tempfile.TemporaryFile() as complaints:  # a pipe that nobody reads would fill up
+            self._process = self._launch(theirs, complaints)
+            theirs.close()
+            self._ask(json.dumps(self._setting()).encode())
+            if not self._is_ready():
+                complaints.seek(0)
+                problem = complaints.read().decode(errors="replace")[-2000:]
+                raise NoWorker(f"The process that runs the answers did not start.\n{problem}")
+        return self
+
+    def _launch(self, control: socket.socket, complaints: Any) -> subprocess.Popen:
+        user = _as_nobody()
         if user:
             os.chown(self._folder, NOBODY, NOBODY)
-        command = [
-            sys.executable,
-            "-I",
-            "-c",
-            STARTER,
-            str(theirs.fileno()),
-            str(self.staged),
-            str(self._folder),
-        ]
-        environment = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "OMP_NUM_THREADS": "1",
-            "KINETO_LOG_LEVEL": "99",
-        }
-        self._process = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
-            env=environment,
+        return subprocess.Popen(
+            [sys.executable, "-I", "-c", STARTER, str(control.fileno())],
+            pass_fds=[control.fileno()],
+            env={
+                "PATH": os.environ.get("PATH", os.defpath),
+                "OMP_NUM_THREADS": "1",
+                "KINETO_LOG_LEVEL": "99",
+            },
             cwd="/",
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            stderr=complaints,
             **user,
         )
-        theirs.close()
-        self._control = ours
-        ours.settimeout(START)
-        if ours.recv(16) != b"ready":
-            problem = self._process.stderr.read().decode(errors="replace")[-2000:]
-            raise NoWorker(f"The process that runs the answers did not start.\n{problem}")
-        return self
+
+    def _setting(self) -> dict[str, Any]:
+        return {
+            "staged": str(self.staged),
+            "folder": str(self._folder),
+            "hidden": _places_with_answers(),
+            "limits": asdict(self.limits),
+        }
+
+    def _is_ready(self) -> bool:
+        try:
+            return self._control.recv(16) == b"ready"
+        except OSError:
+            return False
 
     def stop(self) -> None:
         """End the process and everything that it started."""
         self._control.close()
-        self._process.stderr.close()
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
@@ -257,15 +279,15 @@ class Conversation:
 
     def __init__(self, channel: socket.socket, task: Task, limits: Limits) -> None:
         self.channel, self.task, self.limits = channel, task, limits
-        self.deadline = time.monotonic() + limits.total
+        self.turn = self.deadline = time.monotonic() + limits.total
         self.protections: tuple[str, ...] = ()
         self.where = "while it was defined"
 
     def run(self, answer: Answer) -> Run:
         """Raises CouldNotRun where the answer gives no observations, and Ended where its process is gone."""
-        send(self.channel, self.task.setup)
-        send(self.channel, json.dumps(asdict(answer)).encode())
         try:
+            self._send(self.task.setup)
+            self._send(json.dumps(asdict(answer)).encode())
             self._read_protections()
             self._read_load()
             return self._read_cases()
@@ -277,8 +299,13 @@ class Conversation:
             summary = "What came back can't be judged: your code interfered with the process that runs it."
             raise CouldNotRun(summary) from None
 
+    def _send(self, message: bytes) -> None:
+        """Begins a turn: what comes back until the next one must come before this turn's deadline."""
+        self.turn = min(time.monotonic() + self.limits.wall, self.deadline)
+        send(self.channel, message, self.turn)
+
     def _next(self) -> bytes:
-        return receive(self.channel, min(time.monotonic() + self.limits.wall, self.deadline))
+        return receive(self.channel, self.turn)
 
     def _read_protections(self) -> None:
         """The last message before any of the learner's code runs."""
@@ -302,12 +329,19 @@ class Conversation:
         observations, printed, forbidden = [], [], []
         for label, payload in self.task.cases:
             self.where = f"in the case '{label}'"
-            send(self.channel, payload)
+            self._send(payload)
             seen, calls = decode_observation(self._next())
+            self._demand_all_facets(seen)
             observations.append(seen)
             forbidden += calls
-            printed.append(self._next().decode(errors="replace"))
+            printed.append(self._next()[: 4 * PRINTED].decode(errors="replace"))
         return Run(observations, "".join(printed)[:PRINTED], forbidden)
+
+    def _demand_all_facets(self, seen: Observation) -> None:
+        """What is not there can't be compared; leaving it out must not be a way to be right."""
+        demanded = self.task.standing if seen.raised else self.task.facets
+        if demanded - seen.facets.keys():
+            raise Malformed("an observation without " + " and ".join(sorted(demanded - seen.facets.keys())))
 
     def ended(self, status: int) -> CouldNotRun:
         """What to say when the process is gone."""
@@ -322,6 +356,13 @@ def _released(lock: threading.Lock) -> Iterator[None]:
         yield
     finally:
         lock.acquire()
+
+
+def _places_with_answers() -> list[str]:
+    """Where this machine keeps answers to the course: here, and in whatever copies are installed."""
+    installed = [Path(entry) / "course_lib" for entry in sys.path if entry]
+    places = [ROOT / "course_lib", ROOT / "solutions", ROOT / ".git", *installed]
+    return sorted({str(place.resolve()) for place in places if place.is_dir()})
 
 
 def _as_nobody() -> dict[str, Any]:

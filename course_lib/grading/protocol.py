@@ -28,6 +28,8 @@ from course_lib.checking.trial import Case
 
 LENGTH = 8  # bytes of the number in front of each message
 LARGEST = 128 * 2**20  # bytes of one message; a record of the largest tensor that is kept fits
+MOST_PARTS = 100_000  # of one message; decoding them takes a second
+SHOWN = 8_000  # characters of what is only shown
 DEEPEST = 60  # levels of nesting in what comes out; records nest less than half as deep
 
 
@@ -46,12 +48,19 @@ class Ended(Exception):
 # ---- messages ----------------------------------------------------------------------------------------------------
 
 
-def send(channel: socket.socket, message: bytes) -> None:
-    """Send one message. Raises Ended where nobody is left to take it."""
+def send(channel: socket.socket, message: bytes, deadline: float | None = None) -> None:
+    """Send one message. Raises Ended where nobody is left to take it, and OutOfTime where nobody takes it."""
+    _wait_until(channel, deadline)
     try:
         channel.sendall(len(message).to_bytes(LENGTH, "big") + message)
+    except TimeoutError as error:
+        raise OutOfTime from error
     except OSError as error:
         raise Ended from error
+
+
+def _wait_until(channel: socket.socket, deadline: float | None) -> None:
+    channel.settimeout(None if deadline is None else max(deadline - time.monotonic(), 0.001))
 
 
 def receive(channel: socket.socket, deadline: float | None = None) -> bytes:
@@ -65,7 +74,7 @@ def receive(channel: socket.socket, deadline: float | None = None) -> bytes:
 def _receive_exactly(channel: socket.socket, length: int, deadline: float | None) -> bytes:
     received = bytearray()
     while len(received) < length:
-        channel.settimeout(None if deadline is None else max(deadline - time.monotonic(), 0.001))
+        _wait_until(channel, deadline)
         try:
             part = channel.recv(min(length - len(received), 2**20))
         except TimeoutError as error:
@@ -187,7 +196,7 @@ def encode_observation(observation: Observation, forbidden: list[str]) -> bytes:
     """One case's observation as JSON."""
     return json.dumps(
         {
-            "facets": {name: _encode(record) for name, record in observation.facets.items()},
+            "facets": {name: _encode_any(record) for name, record in observation.facets.items()},
             "raised": observation.raised,
             "error": observation.error,
             "your turn": observation.your_turn,
@@ -198,12 +207,15 @@ def encode_observation(observation: Observation, forbidden: list[str]) -> bytes:
 
 def decode_observation(message: bytes) -> tuple[Observation, list[str]]:
     """The observation of one case, and the forbidden calls seen in it. Raises Malformed."""
+    if message.count(b",") > MOST_PARTS or message.count(b"[") > MOST_PARTS:
+        raise Malformed(f"more than {MOST_PARTS} parts")
     try:
         found = json.loads(message)
-        facets = {str(name): _decode(item, 0) for name, item in found["facets"].items()}
-        raised, forbidden = (tuple(map(_text, found[key])) for key in ("raised", "forbidden"))
-        seen = Observation(facets, raised, _text(found["error"]), found["your turn"] is True)
-        return seen, list(forbidden)
+        facets = {_text(name): _decode(item, 0) for name, item in found["facets"].items()}
+        raised, forbidden = (list(map(_short_text, found[key])) for key in ("raised", "forbidden"))
+        return Observation(
+            facets, tuple(raised), _short_text(found["error"]), found["your turn"] is True
+        ), forbidden
     except Malformed:
         raise
     except Exception as error:  # whatever is odd about it, it is no observation
@@ -214,6 +226,19 @@ def _text(value: Any) -> str:
     if type(value) is not str:
         raise Malformed(f"{type(value).__name__} where a text belongs")
     return value
+
+
+def _short_text(value: Any) -> str:
+    """A text that is shown and never compared with a result."""
+    return _text(value)[:SHOWN]
+
+
+def _encode_any(record: Any) -> list:
+    """Whatever is odd about a result, the others are still told."""
+    try:
+        return _encode(record)
+    except Exception as error:
+        return _encode(Record(f"could not be observed ({type(error).__name__})"))
 
 
 def _encode(record: Any) -> list:
@@ -253,6 +278,8 @@ def _decode_tensor(
 ) -> TensorRecord:
     sizes = tuple(map(int, shape))
     values = None if data is None else _from_raw_bytes(base64.b64decode(data), _text(stored), sizes)
+    if values is not None and (stored != dtype or tuple(values.shape) != sizes):
+        raise Malformed("a tensor that is not what it says")
     return TensorRecord(_text(kind), sizes, _text(dtype), _text(device), values, _decode(state, depth + 1))
 
 
@@ -264,6 +291,7 @@ def _from_raw_bytes(data: bytes, dtype: str, shape: tuple[int, ...]) -> torch.Te
     known = getattr(torch, dtype)
     if not isinstance(known, torch.dtype):
         raise Malformed(f"{dtype} is no dtype")
+    torch.zeros(1, dtype=known).tolist()  # raises where its numbers can't be told
     values = torch.frombuffer(bytearray(data), dtype=known) if data else torch.empty(0, dtype=known)
     return values.reshape(shape)
 
@@ -279,7 +307,7 @@ def _complex(pair: list[str]) -> complex:
 _ENCODERS: dict[type, Callable] = {
     type(None): lambda value: None,
     bool: bool,
-    int: str,  # of any size
+    int: hex,  # of any size
     float: float.hex,  # exactly, NaN and infinities too
     complex: lambda value: [value.real.hex(), value.imag.hex()],
     str: str,
@@ -288,7 +316,7 @@ _ENCODERS: dict[type, Callable] = {
 _DECODERS: dict[str, Callable] = {
     "NoneType": lambda value: None,
     "bool": lambda value: value is True,
-    "int": int,
+    "int": lambda value: int(value, 16),
     "float": float.fromhex,
     "complex": _complex,
     "str": _text,

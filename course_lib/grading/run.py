@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from course_lib import exercises
 from course_lib.checking import Exercise, Question, Report, Verdict, find_answer
+from course_lib.checking.judge import grader_fault
 from course_lib.environment import ROOT
 from course_lib.grading.feedback import write_feedback
 from course_lib.grading.files import OutputProblem
@@ -129,13 +130,18 @@ def grade_submission(submission: Submission, worker: Worker, course: str) -> Gra
 
 
 def _judge(worker: Worker, exercise: Exercise, submission: Submission) -> Report:
-    """One answer. Where the worker itself is lost, a new one tries again; a second loss ends the grading."""
+    """One answer. Where the worker itself is lost a new one tries again, once.
+
+    Raises NoWorker where no new one can be started.
+    """
     answer = find_answer(submission.cells, exercise.name)
-    try:
-        return worker.judge(exercise, answer)
-    except NoWorker:
-        worker.restart()
-        return worker.judge(exercise, answer)
+    for _ in range(2):
+        try:
+            return worker.judge(exercise, answer)
+        except NoWorker as lost:
+            worker.restart()
+            reason = str(lost)
+    return grader_fault(exercise, reason)
 
 
 def _prediction_row(submission: Submission, question: Question) -> Row:

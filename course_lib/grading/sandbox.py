@@ -13,11 +13,14 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import re
 import resource
+import shutil
 import socket
 import struct
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,21 +52,52 @@ NEW_MOUNTS, NEW_IPC, NEW_USERS, NEW_PIDS, NEW_NETWORK = (
 )
 
 
+def seclude(hidden: Sequence[str], kept: Sequence[str]) -> list[str]:
+    """Leave the machine behind as far as it lets us; the protections that took effect.
+
+    Afterwards the folders `hidden` look empty, and so do the places where people and programs keep what is theirs,
+    up to the folders `kept` in them.
+    """
+    if not sys.platform.startswith("linux"):
+        return []
+    if not _works_in_a_child(hidden, kept):
+        return _adopt_orphans()
+    return _seclude(hidden, kept)
+
+
+def _seclude(hidden: Sequence[str], kept: Sequence[str]) -> list[str]:
+    active = enter_namespaces()
+    for place in PRIVATE_PLACES:
+        _leave_only([folder for folder in kept if place in Path(folder).parents], place)
+    return active + _hide(hidden) + _limit_process_numbers()
+
+
+def _works_in_a_child(hidden: Sequence[str], kept: Sequence[str]) -> bool:
+    """Tried there first, because what has been done half can't be undone."""
+    child = os.fork()
+    if not child:
+        with suppress(OSError):
+            _seclude(hidden, kept)
+            os._exit(0)
+        os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
 def enter_namespaces() -> list[str]:
     """Leave the machine's network, processes and mounts behind; the protections that took effect.
 
     Where process namespaces can be had the caller goes on as process 1 of its own: when it ends, everything that
-    was ever started in it ends. Call it while the process has one thread.
+    was ever started in it ends. Call it while the process has one thread. Raises OSError where it can't be had, or
+    only half of it.
     """
-    if not sys.platform.startswith("linux"):
-        return []
     user, group = os.getuid(), os.getgid()
     if _libc().unshare(NEW_USERS | NEW_MOUNTS | NEW_IPC | NEW_PIDS | NEW_NETWORK):
-        return []
+        raise OSError(ctypes.get_errno(), "this machine gives no namespaces")
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    _libc().mount(b"none", b"/", None, RECURSIVE | PRIVATE, None)
+    if _libc().mount(b"none", b"/", None, RECURSIVE | PRIVATE, None):
+        raise OSError("mounts can't be made private")
     _continue_as_process_one()
     _turn_loopback_on()
     own_proc = _libc().mount(b"proc", b"/proc", b"proc", NO_SUID | NO_DEVICES | NO_EXEC, None) == 0
@@ -71,6 +105,66 @@ def enter_namespaces() -> list[str]:
 
 
 NO_SUID, NO_DEVICES, NO_EXEC, RECURSIVE, PRIVATE, DETACH = 2, 4, 8, 16384, 1 << 18, 2
+READ_ONLY, BIND, ADOPT_ORPHANS = 1, 4096, 36
+
+
+def _adopt_orphans() -> list[str]:
+    """Without a process namespace: whoever loses its parent becomes a child of this process, where it is found."""
+    return ["no process left behind"] if _libc().prctl(ADOPT_ORPHANS, 1, 0, 0, 0) == 0 else []
+
+
+def children() -> list[int]:
+    """This process's children, adopted ones too; none where the system doesn't list them."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return [int(number) for text in lists for number in text.read_text().split()]
+
+
+def _hide(folders: Sequence[str]) -> list[str]:
+    """Put an empty folder over each that is still to be seen."""
+    for folder in filter(os.path.isdir, folders):
+        _mount(b"tmpfs", Path(folder), b"tmpfs", NO_SUID | NO_DEVICES | READ_ONLY, b"size=4k,mode=0500")
+    return ["the course's answers hidden"]
+
+
+# Sockets with a name stand here (of a desktop, of Docker), and no other protection keeps anyone from calling there.
+PRIVATE_PLACES = [Path(place) for place in ("/run", "/tmp", "/var/tmp", "/mnt", "/media", "/srv")]
+
+
+def _leave_only(kept: Sequence[str], place: Path) -> None:
+    """Empty a folder for all that starts from here on, but for the folders `kept` in it."""
+    if not place.is_dir() or place.is_symlink():
+        return
+    places = {folder: os.open(folder, os.O_PATH) for folder in kept}
+    _mount(b"tmpfs", place, b"tmpfs", NO_SUID | NO_DEVICES, b"size=64k,mode=0755")
+    for folder, opened in places.items():
+        os.makedirs(folder)
+        _mount(f"/proc/self/fd/{opened}".encode(), Path(folder), None, BIND | RECURSIVE, None)
+        os.close(opened)
+
+
+def _mount(source: bytes, target: Path, kind: bytes | None, flags: int, options: bytes | None) -> None:
+    if _libc().mount(source, bytes(target), kind, flags, options):
+        raise OSError(ctypes.get_errno(), f"{target} can't be mounted")
+
+
+PER_NAMESPACE = (6, 14)  # the Linux from which on a process namespace has a `pid_max` of its own
+RESERVED = 300  # process numbers that are not given out a second time
+IN_ALL = 128  # processes and threads
+
+
+def _limit_process_numbers() -> list[str]:
+    """When no number is left, nothing more starts: this binds root too, which RLIMIT_NPROC does not.
+
+    On an older Linux the number is the whole machine's and is left alone.
+    """
+    release = re.match(r"(\d+)\.(\d+)", os.uname().release)
+    if not release or tuple(map(int, release.groups())) < PER_NAMESPACE:
+        return []
+    try:
+        Path("/proc/sys/kernel/pid_max").write_text(str(RESERVED + IN_ALL))
+    except OSError:
+        return []
+    return ["limited processes"]
 
 
 def _continue_as_process_one() -> None:
@@ -91,6 +185,25 @@ def _turn_loopback_on() -> None:
         fcntl.ioctl(link, put, struct.pack("16sH14s", b"lo", flags | up, b""))
 
 
+def empty(folder: Path) -> None:
+    """Remove what is in a folder, where a file system of its own can't be had."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            _make_removable(entry)
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+
+
+def _make_removable(folder: Path) -> None:
+    """A folder that its owner can't enter can't be emptied either."""
+    folder.chmod(0o700)
+    for place, folders, _ in os.walk(folder):
+        for name in folders:
+            if not os.path.islink(os.path.join(place, name)):
+                os.chmod(os.path.join(place, name), 0o700)
+
+
 def fresh_folder(path: Path, limits: Limits) -> bool:
     """Put an empty file system of limited size at `path`, in the place of the last one; False where that can't be."""
     if not sys.platform.startswith("linux"):
@@ -105,30 +218,51 @@ def fresh_folder(path: Path, limits: Limits) -> bool:
 
 def restrict(readable: Iterable[Path], writable: Iterable[Path], limits: Limits) -> list[str]:
     """Keep this process, and all that it starts, to what is listed; the protections that took effect."""
-    active = [_limit_resources(limits)]
+    active = _limit_resources(limits)
     if sys.platform.startswith("linux"):
+        _libc().unshare(
+            NEW_IPC
+        )  # memory segments and queues outlive their processes, but not their namespace
         _libc().prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         active += _landlock(readable, writable)
         _drop_capabilities()
-        if os.getuid() != 0:
-            active.append("limited processes")  # the kernel does not count root's
+        _be_the_first_to_go()
     return active
 
 
-def _limit_resources(limits: Limits) -> str:
-    wanted = {
-        resource.RLIMIT_CPU: limits.cpu,
-        resource.RLIMIT_AS: limits.memory,
-        resource.RLIMIT_NOFILE: limits.open_files,
-        resource.RLIMIT_FSIZE: limits.file_size,
-        resource.RLIMIT_NPROC: limits.processes,
-        resource.RLIMIT_CORE: 0,
-    }
-    for kind, most in wanted.items():
+LIMITED = {  # what the limits are called in the report
+    "RLIMIT_CPU": "limited CPU",
+    "RLIMIT_AS": "limited memory",
+    "RLIMIT_NOFILE": "limited open files",
+    "RLIMIT_FSIZE": "limited file size",
+    "RLIMIT_NPROC": "limited processes",
+    "RLIMIT_CORE": "",
+}
+
+
+def _limit_resources(limits: Limits) -> list[str]:
+    most = (limits.cpu, limits.memory, limits.open_files, limits.file_size, limits.processes, 0)
+    active = [said for (name, said), value in zip(LIMITED.items(), most) if _limit(name, value) and said]
+    does_not_bind = "limited processes" if os.getuid() == 0 else ""  # the kernel does not count root's
+    return [said for said in active if said != does_not_bind]
+
+
+def _limit(name: str, most: int) -> bool:
+    """Not every system knows or accepts every limit."""
+    try:
+        kind = getattr(resource, name)
         hard = resource.getrlimit(kind)[1]
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(kind, (most, most))
-    return "limited CPU, memory and files"
+    except (AttributeError, ValueError, OSError):
+        return False
+    return True
+
+
+def _be_the_first_to_go() -> None:
+    """Where the whole machine runs out of memory, the kernel takes this process before the grader's."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 NO_NEW_PRIVILEGES = 38

@@ -14,9 +14,11 @@ import pickle
 import signal
 import socket
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -40,42 +42,51 @@ USED_BY_ANSWERS = (  # slow to import, and never needed at once
     "torch._dynamo",
 )
 RUN, END = b"run", b"end"
+PATIENCE = 5.0  # seconds for the last processes of an answer to be gone
 
 
-def main(control_fd: int, staged: str, folder: str, active: list[str]) -> None:
+def main(control: socket.socket, setting: dict[str, Any], active: list[str]) -> None:
     """Fork a child for each channel that comes through the control socket, until its other end is closed.
 
     `active` names the protections that the process has already.
     """
-    control = socket.socket(fileno=control_fd)
     for name in USED_BY_ANSWERS:
         with suppress(ImportError):
             importlib.import_module(name)
     torch.set_num_threads(1)
     control.sendall(b"ready")
-    _serve(control, Path(staged), Path(folder), active)
+    place = Place(Path(setting["staged"]), Path(setting["folder"]), Limits(**setting["limits"]))
+    _serve(control, place, active)
 
 
-def _serve(control: socket.socket, staged: Path, folder: Path, active: list[str]) -> None:
+@dataclass(frozen=True)
+class Place:
+    """Where answers run: what they may import, the folder that is theirs, and their limits."""
+
+    staged: Path
+    folder: Path
+    limits: Limits
+
+
+def _serve(control: socket.socket, place: Place, active: list[str]) -> None:
     child, status = 0, 0
     while True:
         request, fds, _, _ = socket.recv_fds(control, 3, 1)
         if not request:
             return
         if request == RUN:
-            child = _fork(socket.socket(fileno=fds[0]), control, staged, folder, active)
+            child = _fork(socket.socket(fileno=fds[0]), control, place, active)
         elif child:
             child, status = 0, _end(child)
         if request == END:
             control.sendall(str(status).encode())
 
 
-def _fork(
-    channel: socket.socket, control: socket.socket, staged: Path, folder: Path, active: list[str]
-) -> int:
-    limits = Limits()
-    capped = sandbox.fresh_folder(folder, limits)
-    sandbox.fresh_folder(Path("/dev/shm"), limits)
+def _fork(channel: socket.socket, control: socket.socket, place: Place, active: list[str]) -> int:
+    capped = sandbox.fresh_folder(place.folder, place.limits)
+    sandbox.fresh_folder(Path("/dev/shm"), place.limits)
+    if not capped:
+        sandbox.empty(place.folder)
     child = os.fork()
     if child:
         channel.close()
@@ -83,16 +94,17 @@ def _fork(
     try:
         control.close()
         protections = active + (["limited disk"] if capped else [])
-        run_answer(channel, partial(_shut_in, channel.fileno(), folder, staged, limits, protections))
+        run_answer(channel, partial(_shut_in, channel.fileno(), place, protections))
     finally:
         os._exit(0)
 
 
-def _shut_in(channel: int, folder: Path, staged: Path, limits: Limits, active: list[str]) -> list[str]:
+def _shut_in(channel: int, place: Place, active: list[str]) -> list[str]:
     """Leave everything behind but the channel and a folder; the protections that took effect."""
-    _become_alone(channel, folder)
-    readable = [*sandbox.system_files(), staged]
-    return active + sandbox.restrict(readable, [folder, *sandbox.devices()], limits)
+    _become_alone(channel, place.folder)
+    readable = [*sandbox.system_files(), place.staged]
+    active = active + sandbox.restrict(readable, [place.folder, *sandbox.devices()], place.limits)
+    return list(dict.fromkeys(active))
 
 
 def _become_alone(channel: int, folder: Path) -> None:
@@ -112,23 +124,34 @@ def _become_alone(channel: int, folder: Path) -> None:
 
 
 def _end(child: int) -> int:
-    """How the child ended, or None's place 0 where it has not; then everything that is left is killed."""
-    with suppress(ProcessLookupError):
-        os.killpg(child, signal.SIGKILL)
+    """Kill the child, if it has not ended, and everything that it started; how it ended."""
+    for kill in (os.killpg, os.kill):  # it may not lead its own session yet
+        with suppress(ProcessLookupError):
+            kill(child, signal.SIGKILL)
     if os.getpid() == 1:
         with suppress(ProcessLookupError):
             os.kill(-1, signal.SIGKILL)  # whatever left the session: nothing else lives in this namespace
     _, status = os.waitpid(child, 0)
-    while _reap():
-        pass
+    _end_orphans(time.monotonic() + PATIENCE)
     return os.waitstatus_to_exitcode(status)
 
 
+def _end_orphans(deadline: float) -> None:
+    """What left the child's session has become ours as its parents ended, here or wherever orphans can be adopted."""
+    while _reap() and time.monotonic() < deadline:
+        for orphan in sandbox.children():
+            with suppress(ProcessLookupError):
+                os.kill(orphan, signal.SIGKILL)
+        time.sleep(0.001)
+
+
 def _reap() -> bool:
-    try:
-        return os.waitpid(-1, os.WNOHANG)[0] != 0
-    except ChildProcessError:
-        return False
+    """Whether this process still has children; those that have ended are let go."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+        return True
+    return False
 
 
 # ---- in the child ------------------------------------------------------------------------------------------------
