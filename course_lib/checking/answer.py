@@ -139,9 +139,7 @@ def _shares_line(tree: ast.Module, node: ast.stmt) -> bool:
 def _names(node: ast.stmt, text: str) -> tuple[set[str], set[str], set[str]]:
     """The names that a top-level statement binds, reads at once, and reads later, inside its functions."""
     top = symtable.symtable(text, "cell", "exec")
-    bound = {
-        symbol.get_name() for symbol in top.get_symbols() if symbol.is_assigned() or symbol.is_imported()
-    }
+    bound = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_imported()}
     if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
         bound.add("*")
     eager, deferred = _reads(top)
@@ -156,10 +154,8 @@ AT_ONCE = ("listcomp", "setcomp", "dictcomp", "genexpr")  # comprehensions run w
 def _reads(table: symtable.SymbolTable) -> tuple[set[str], set[str]]:
     """Global names that a scope reads: its own (at once) and those of functions in it (later). Locals are not read."""
     is_top = table.get_type() == "module"
-    symbols = [
-        symbol for symbol in table.get_symbols() if symbol.is_referenced() and (is_top or symbol.is_global())
-    ]
-    eager, deferred = {symbol.get_name() for symbol in symbols}, set()
+    read = [s for s in table.get_symbols() if s.is_referenced() and (is_top or s.is_global())]
+    eager, deferred = {symbol.get_name() for symbol in read}, set()
     for child in table.get_children():
         now, later = _reads(child)
         runs_at_once = child.get_type() == "class" or child.get_name() in AT_ONCE

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from course_lib.checking.records import Record, TensorRecord
 
@@ -61,20 +62,17 @@ def _tensor_difference(
     return difference(expected.state, got.state, rtol, atol, where)
 
 
-def _element_difference(
-    expected: torch.Tensor, got: torch.Tensor, unequal: torch.Tensor, where: str
-) -> Difference:
+def _element_difference(expected: Tensor, got: Tensor, unequal: Tensor, where: str) -> Difference:
     index = tuple(unequal.nonzero()[0].tolist())
     place = f"{where}{list(index) if index else ''}"
     return Difference(place, *_told_apart(expected[index].item(), got[index].item()))
 
 
-def _close(expected: torch.Tensor, got: torch.Tensor, rtol: float, atol: float) -> torch.Tensor:
+def _close(expected: Tensor, got: Tensor, rtol: float, atol: float) -> Tensor:
     """Elementwise equality within the tolerance. NaN equals NaN. Both sides have the same shape by now."""
     if expected.is_complex():
-        return torch.isclose(
-            got.to(torch.complex128), expected.to(torch.complex128), rtol, atol, equal_nan=True
-        )
+        got, expected = got.to(torch.complex128), expected.to(torch.complex128)
+        return torch.isclose(got, expected, rtol, atol, equal_nan=True)
     if expected.is_floating_point():
         return torch.isclose(got.double(), expected.double(), rtol, atol, equal_nan=True)
     return expected == got
@@ -146,9 +144,8 @@ def _exactly(scalar: Any) -> str:
 
 def _describe_tensor(record: TensorRecord) -> str:
     device = "" if record.device in ("cpu", "numpy") else f", {record.device}"
-    values = (
-        "" if record.data is None or record.data.numel() > SHOWN else f"({_nested(record.data.tolist())})"
-    )
+    is_hidden = record.data is None or record.data.numel() > SHOWN
+    values = "" if is_hidden else f"({_nested(record.data.tolist())})"
     kind = {"Tensor": "tensor", "ndarray": "array"}.get(record.kind, record.kind)
     return f"{kind}{values} of shape {record.shape}, {record.dtype}{device}"
 

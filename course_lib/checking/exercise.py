@@ -45,14 +45,10 @@ class Exercise:
     points: float = 1
     stretch: bool = False
     forbids: tuple[Forbidden, ...] = ()
-    number: str = field(
-        default="", init=False
-    )  # its place in the course, e.g. 01.3; given by the course's table
+    number: str = field(default="", init=False)  # such as 01.3; the course's table gives it
     misconceptions: list[Misconception] = field(default_factory=list, init=False)
     alternatives: list[Callable] = field(default_factory=list, init=False)
-    expected: list | None = field(
-        default=None, init=False, repr=False
-    )  # the reference's observations, once made
+    expected: list | None = field(default=None, init=False, repr=False)  # what the reference showed
     seen_of_misconceptions: dict[str, list] = field(default_factory=dict, init=False, repr=False)
     builder: Callable[[torch.Generator], Iterator[Case]] | None = field(default=None, init=False, repr=False)
     _scenario: Callable = field(default_factory=lambda: _call, init=False, repr=False)

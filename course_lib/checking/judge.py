@@ -38,11 +38,14 @@ class Observation:
     your_turn: bool = False  # the answer itself raised NotImplementedError, as a stub does
 
 
+Seen = list[Observation]  # one for each case
+
+
 @dataclass(frozen=True)
 class Run:
     """All that running an answer showed: an observation per case, what it printed, which forbidden calls it made."""
 
-    observations: list[Observation]
+    observations: Seen
     printed: str
     forbidden: list[str]
 
@@ -62,13 +65,11 @@ class Fault(Exception):
 # ---- observing ---------------------------------------------------------------------------------------------------
 
 
-def observe(exercise: Exercise, answer: Callable, *, precise: bool = False) -> tuple[list[Observation], str]:
+def observe(exercise: Exercise, answer: Callable, *, precise: bool = False) -> tuple[Seen, str]:
     """Run `answer` on every case: what was seen, and what it printed. `precise` uses float64 copies of the inputs."""
     with quarantine() as printed:
-        return [
-            observe_case(exercise, answer, _widened_case(case) if precise else case)
-            for case in _cases(exercise)
-        ], printed.getvalue()
+        cases = [_widen(case) if precise else case for case in _cases(exercise)]
+        return [observe_case(exercise, answer, case) for case in cases], printed.getvalue()
 
 
 def _cases(exercise: Exercise) -> list[Case]:
@@ -87,18 +88,12 @@ def _blame_the_exercise() -> Iterator[None]:
 def observe_case(exercise: Exercise, answer: Callable, case: Case) -> Observation:
     """Run `answer` on one case and look. Of the exercise only what runs and observes is used, never the reference."""
     trial = run_case(answer, case, exercise.parameters, exercise.recorders, exercise.run)
-    facets = {
-        o.name: _read(o, trial) for o in exercise.observers if trial.raised is None or o in _always(exercise)
-    }
+    readable = exercise.observers if trial.raised is None else exercise.observers[:2]  # the standing ones
+    facets = {o.name: _read(o, trial) for o in readable}
     if trial.raised is None:
         return Observation(facets)
     raised = tuple(cls.__name__ for cls in type(trial.raised).__mro__[:-1])
     return Observation(facets, raised, _learners_traceback(trial.raised), _says_your_turn(trial.raised))
-
-
-def _always(exercise: Exercise) -> tuple[Observer, ...]:
-    """What can be read even where the answer raised: the standing observers come first."""
-    return exercise.observers[:2]
 
 
 def _read(observer: Observer, trial: Trial) -> Any:
@@ -113,19 +108,16 @@ def _learners_traceback(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     first = next((i for i, frame in enumerate(frames) if frame.filename.startswith("<")), len(frames))
     shown = [frame for frame in frames[first:] if "course_lib" not in frame.filename][-8:]
-    listing = "".join(
-        f"{f.filename}, line {f.lineno}\n    {f.line}\n" for f in shown if f.filename.startswith("<")
-    )
+    own = [frame for frame in shown if frame.filename.startswith("<")]
+    listing = "".join(f"{frame.filename}, line {frame.lineno}\n    {frame.line}\n" for frame in own)
     message = "".join(traceback.format_exception_only(error)).strip()
     return listing + (message if len(message) < 2000 else message[:2000] + " ...")
 
 
-def _widened_case(case: Case) -> Case:
-    return Case(case.label, _widen(case.args), _widen(case.kwargs))
-
-
 def _widen(value: Any) -> Any:
-    """A float64 copy of nested inputs."""
+    """A float64 copy of a case, or of nested inputs."""
+    if isinstance(value, Case):
+        return Case(value.label, _widen(value.args), _widen(value.kwargs))
     if isinstance(value, torch.Tensor) and value.is_floating_point():
         return value.detach().double().requires_grad_(value.requires_grad)
     if type(value) in (list, tuple):
@@ -158,11 +150,8 @@ def _argument(value: Any) -> str:
         return value.__name__
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key!r}: {_argument(item)}" for key, item in value.items()) + "}"
-    return (
-        repr(value)
-        if type(value) in (int, float, bool, str, tuple, list, type(None))
-        else describe(freeze(value))
-    )
+    is_plain = type(value) in (int, float, bool, str, tuple, list, type(None))
+    return repr(value) if is_plain else describe(freeze(value))
 
 
 def _module_argument(module: nn.Module) -> str:
@@ -189,14 +178,10 @@ def _tensor_argument(tensor: torch.Tensor) -> str:
 
 def same_case(exercise: Exercise, expected: Observation, got: Observation) -> bool:
     """Whether an answer showed what was expected: an exception of that class or a subclass, and equal facets."""
-    return (
-        _same_exception(expected, got)
-        and expected.facets.keys() <= got.facets.keys()
-        and not any(
-            difference(expected.facets[o.name], got.facets[o.name], o.rtol, o.atol)
-            for o in _shared(exercise, expected, got)
-        )
-    )
+    if not _same_exception(expected, got) or not expected.facets.keys() <= got.facets.keys():
+        return False
+    shared = [(expected.facets[o.name], got.facets[o.name], o) for o in _shared(exercise, expected, got)]
+    return not any(difference(ours, theirs, o.rtol, o.atol) for ours, theirs, o in shared)
 
 
 def _same_exception(expected: Observation, got: Observation) -> bool:
@@ -206,10 +191,8 @@ def _same_exception(expected: Observation, got: Observation) -> bool:
 def compare(exercise: Exercise, expected: Observation, got: Observation) -> tuple[Facet, ...]:
     """Every facet of one case, expected against got."""
     facets = [_exception_facet(expected, got)] if expected.raised or got.raised else []
-    facets += [
-        _facet(o, expected.facets[o.name], got.facets[o.name]) for o in _shared(exercise, expected, got)
-    ]
-    return tuple(facets)
+    shared = _shared(exercise, expected, got)
+    return (*facets, *(_facet(o, expected.facets[o.name], got.facets[o.name]) for o in shared))
 
 
 def _shared(exercise: Exercise, expected: Observation, got: Observation) -> list[Observer]:
@@ -241,7 +224,7 @@ def _describe(observer: Observer, record: Any) -> str:
 # ---- diagnosing --------------------------------------------------------------------------------------------------
 
 
-def expected_observations(exercise: Exercise) -> list[Observation]:
+def expected_observations(exercise: Exercise) -> Seen:
     """The reference's observations, computed once. With a precise observer its values come from float64 runs."""
     if exercise.expected is None:
         observations, _ = observe(exercise, exercise.reference)
@@ -255,9 +238,7 @@ def expected_observations(exercise: Exercise) -> list[Observation]:
 
 def _with_wide_values(exercise: Exercise, plain: Observation, wide: Observation) -> Observation:
     """The plain run says which dtype is right, the wide run which values."""
-    names = [
-        o.name for o in exercise.observers if o.precise and o.name in plain.facets and o.name in wide.facets
-    ]
+    names = [o.name for o in _shared(exercise, plain, wide) if o.precise]
     facets = {**plain.facets, **{name: _widened(plain.facets[name], wide.facets[name]) for name in names}}
     return replace(plain, facets=facets)
 
@@ -266,13 +247,12 @@ def _widened(plain: Any, wide: Any) -> Any:
     if isinstance(plain, TensorRecord) and isinstance(wide, TensorRecord):
         return TensorRecord(plain.kind, plain.shape, plain.dtype, plain.device, wide.data, plain.state)
     if isinstance(plain, Record) and isinstance(wide, Record):
-        return Record(
-            plain.kind, tuple((k, _widened(a, b)) for (k, a), (_, b) in zip(plain.items, wide.items))
-        )
+        pairs = zip(plain.items, wide.items)
+        return Record(plain.kind, tuple((key, _widened(a, b)) for (key, a), (_, b) in pairs))
     return wide if isinstance(plain, float) else plain
 
 
-def _assert_sound(exercise: Exercise, observations: list[Observation]) -> None:
+def _assert_sound(exercise: Exercise, observations: Seen) -> None:
     """A reference that never returns, or that an observer can't read, is our fault, never the learner's."""
     if all(seen.raised for seen in observations):
         raise Fault(f"{exercise.name}: the reference raises in every case: {observations[0].error}")
@@ -282,13 +262,13 @@ def _assert_sound(exercise: Exercise, observations: list[Observation]) -> None:
                 raise Fault(f"{exercise.name}: the reference's {name} {record.kind} in case '{case.label}'")
 
 
-def diagnose(exercise: Exercise, got: list[Observation]) -> Misconception | None:
+def diagnose(exercise: Exercise, got: Seen) -> Misconception | None:
     """The one misconception that equals the answer on every case; two that fit are no evidence for either."""
     fitting = [m for m in exercise.misconceptions if _fits(exercise, m, got)]
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _fits(exercise: Exercise, misconception: Misconception, got: list[Observation]) -> bool:
+def _fits(exercise: Exercise, misconception: Misconception, got: Seen) -> bool:
     known = exercise.seen_of_misconceptions
     if misconception.name not in known:
         known[misconception.name], _ = observe(exercise, misconception.answer)
@@ -358,13 +338,8 @@ def load(answer: Answer) -> Any:
 
 
 def _run(exercise: Exercise, function: Callable) -> Run:
-    observations, printed = observe(exercise, function)
-    forbidden = [
-        name
-        for case in (_cases(exercise) if exercise.forbids else [])
-        for name in traced_calls(exercise, function, case)
-    ]
-    return Run(observations, printed, forbidden)
+    seen, cases = observe(exercise, function), _cases(exercise) if exercise.forbids else []
+    return Run(*seen, [name for case in cases for name in traced_calls(exercise, function, case)])
 
 
 def traced_calls(exercise: Exercise, function: Callable, case: Case) -> list[str]:
@@ -374,9 +349,7 @@ def traced_calls(exercise: Exercise, function: Callable, case: Case) -> list[str
     return sorted(tracer.seen)
 
 
-def _verdict(
-    exercise: Exercise, expected: list[Observation], got: list[Observation], forbidden: list[str]
-) -> Report:
+def _verdict(exercise: Exercise, expected: Seen, got: Seen, forbidden: list[str]) -> Report:
     failing = [i for i, pair in enumerate(zip(expected, got)) if not same_case(exercise, *pair)]
     if failing:
         return _failure(exercise, expected, got, failing)
@@ -388,9 +361,7 @@ def _verdict(
     return _report(exercise, Verdict.PASSED, f"Right in all {len(got)} cases.", **counts)
 
 
-def _failure(
-    exercise: Exercise, expected: list[Observation], got: list[Observation], failing: list[int]
-) -> Report:
+def _failure(exercise: Exercise, expected: Seen, got: Seen, failing: list[int]) -> Report:
     cases = _cases(exercise)
     smallest = failing[0]  # cases are written small first
     seen = got[smallest]
@@ -421,13 +392,7 @@ def _says_your_turn(error: BaseException) -> bool:
     return not innermost.filename.startswith(TORCH) and (innermost.line or "").startswith("raise")
 
 
-def _summary(
-    raised: tuple[str, ...],
-    expected: Observation,
-    seen: Observation,
-    facets: tuple[Facet, ...],
-    where: str,
-) -> str:
+def _summary(raised: tuple, expected: Observation, seen: Observation, facets: tuple, where: str) -> str:
     if raised:
         return f"Your code raised {raised[0]}."
     if seen.facets.get("value", 0) is None and expected.facets.get("value") is not None:

@@ -131,10 +131,8 @@ def _array_values(array: np.ndarray) -> torch.Tensor | None:
 def _autograd_state(tensor: torch.Tensor) -> Record:
     grad = tensor.grad if tensor.is_leaf else None
     hooks = len(tensor._backward_hooks or ())
-    return Record(
-        "autograd",
-        (("requires_grad", tensor.requires_grad), ("grad", freeze(grad)), ("hooks", hooks)),
-    )
+    kept = (("requires_grad", tensor.requires_grad), ("grad", freeze(grad)), ("hooks", hooks))
+    return Record("autograd", kept)
 
 
 def hook_count(module: nn.Module) -> int:

@@ -50,9 +50,8 @@ def _named(tree: ast.AST) -> set[str]:
     nodes = list(ast.walk(tree))
     attributes = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     imports = {alias.name for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names}
-    getattrs = [
-        node for node in nodes if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "getattr"
-    ]
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    getattrs = [call for call in calls if getattr(call.func, "id", "") == "getattr"]
     strings = {arg.value for node in getattrs for arg in node.args[1:2] if isinstance(arg, ast.Constant)}
     return attributes | imports | strings
 
@@ -63,9 +62,8 @@ def _used_modules(tree: ast.AST) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             packages |= {_bound_name(alias): _package(node, alias) for alias in node.names}
-    read = {
-        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
-    }
+    names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+    read = {name.id for name in names if isinstance(name.ctx, ast.Load)}
     return {package for name, package in packages.items() if name in read}
 
 
