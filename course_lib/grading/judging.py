@@ -30,7 +30,6 @@ from course_lib.checking.judge import CouldNotRun, Fault, Observation, Run, grad
 from course_lib.checking.observe import STANDING
 from course_lib.checking.records import tensors_in
 from course_lib.checking.trial import Case
-from course_lib.environment import ROOT
 from course_lib.grading.protocol import (
     CaseToBuild,
     Ended,
@@ -44,6 +43,7 @@ from course_lib.grading.protocol import (
 from course_lib.grading.sandbox import Limits
 from course_lib.grading.worker import END, RUN
 
+ROOT = Path(__file__).resolve().parents[2]
 COMPARING = threading.Lock()  # the engine looks at one answer at a time; answers run beside each other
 START = 120.0  # seconds until a worker has imported PyTorch, on a busy machine
 NOBODY = 65534

@@ -17,12 +17,11 @@ from tqdm import tqdm
 from course_lib import exercises
 from course_lib.checking import Exercise, Question, Report, Verdict, find_answer
 from course_lib.checking.judge import grader_fault
-from course_lib.environment import ROOT
 from course_lib.grading.feedback import write_feedback
 from course_lib.grading.files import OutputProblem
 from course_lib.grading.gradebook import COULD_NOT_BE_READ, Gradebook, Graded, Row
 from course_lib.grading.intake import Submission, find_submissions
-from course_lib.grading.judging import NoWorker, Worker, stage
+from course_lib.grading.judging import ROOT, NoWorker, Worker, stage
 from course_lib.grading.room import write_room
 from course_lib.selfcheck import judge_prediction
 
