@@ -88,14 +88,14 @@ class CallTracer(TorchDispatchMode):
 
     def __enter__(self):
         entered = super().__enter__()
-        self._before = sys.getprofile()
+        self._before = sys.getprofile(), threading.getprofile()
         threading.setprofile(self._profile)
         sys.setprofile(self._profile)  # last, so that PyTorch's own entering is not taken for the answer's
         return entered
 
     def __exit__(self, *exc_info: object) -> None:
-        sys.setprofile(self._before)
-        threading.setprofile(None)
+        sys.setprofile(self._before[0])
+        threading.setprofile(self._before[1])
         super().__exit__(*exc_info)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

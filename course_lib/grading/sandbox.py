@@ -5,6 +5,9 @@ large: no network, no view of other processes, folders of its own. `restrict` is
 before a learner's code runs there: limits, an allow-list of files, no way to signal others, no capabilities.
 
 Each says which protections took effect on this machine. Where one can't be had, grading goes on and says so.
+What can't be had anywhere: a limit on the memory of all processes of an answer together, which takes a control group
+of its own; and observers that an answer can't reach, because they run where it runs. It can lie about how it came to
+a result, never about the result.
 Sources: the manual pages unshare(2), user_namespaces(7), landlock(7), setrlimit(2), prctl(2).
 """
 

@@ -72,8 +72,8 @@ def _serve(control: socket.socket, place: Place, active: list[str]) -> None:
     child, status = 0, 0
     while True:
         request, fds, _, _ = socket.recv_fds(control, 3, 1)
-        if not request:
-            return
+        if not request:  # the grader is gone, and nobody waits for the answer that may be running
+            return _end(child) if child else None
         if request == RUN:
             child = _fork(socket.socket(fileno=fds[0]), control, place, active)
         elif child:

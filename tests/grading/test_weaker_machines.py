@@ -7,12 +7,16 @@ and so nothing is tested here.
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import time
+from dataclasses import asdict
 
 import pytest
 
-from course_lib.grading import judging
+from course_lib.checking import find_answer
+from course_lib.grading import judging, protocol
 from course_lib.grading.sandbox import MIB, Limits
 from tests.grading.hostile import (
     RIGHT,
@@ -20,6 +24,7 @@ from tests.grading.hostile import (
     assert_no_marks,
     assert_nothing_is_left,
     calling,
+    exercise,
     judged,
     processes_of,
     rightly,
@@ -90,7 +95,7 @@ def test_an_attack_costs_that_answer_alone(worker, body):
 def test_orphans_are_found_where_they_can_be_adopted(worker, body):
     if "no process left behind" not in worker.protections:
         pytest.skip("not to be had on this machine: the adoption of orphans")
-    with within(20):
+    with short_of_time(worker, wall=1.5), within(20):
         judged(worker, rightly(body))
     assert_nothing_is_left(worker)
 
@@ -106,15 +111,34 @@ def test_files_do_not_outlive_their_answer(worker):
     assert os.path.exists("/usr")
 
 
-def test_a_worker_whose_parent_is_killed_ends(staged):
-    """`kill -9` of the grader leaves nothing running: the end of the control socket ends the worker."""
+LOOPS = "import time\ndef count_elements(shape, start=time.sleep(1e6)):\n    return 6\n"
+
+
+@pytest.mark.parametrize("less", ["", *LESS.values()], ids=["all protections", *LESS])
+def test_a_grader_that_is_killed_leaves_nothing_running(staged, monkeypatch, less):
+    """The end of the control socket ends the worker, and the answer that it runs."""
+    monkeypatch.setattr(judging, "STARTER", judging.STARTER.replace("kept = ", less + "\nkept = "))
     worker = judging.Worker(staged).start()
-    first = worker._process.pid
-    below = processes_of(worker)
-    worker._control.close()
-    worker._process.wait(20)
-    deadline = time.monotonic() + 10
-    while any(os.path.exists(f"/proc/{process}") for process in below) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not any(os.path.exists(f"/proc/{process}") for process in (first, *below))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        _begin(worker, ours, theirs)
+        below = processes_of(worker)
+        assert below
+        worker._control.close()
+        worker._process.wait(20)
+        _wait_until_gone([worker._process.pid, *below])
     worker.stop()
+
+
+def _begin(worker: judging.Worker, ours: socket.socket, theirs: socket.socket) -> None:
+    worker._ask(judging.RUN, theirs.fileno())
+    protocol.send(ours, judging.task_of(exercise("count_elements")).setup)
+    protocol.send(ours, json.dumps(asdict(find_answer([LOOPS], "count_elements"))).encode())
+    protocol.receive(ours, time.monotonic() + 20)  # what comes last before the answer's code runs
+
+
+def _wait_until_gone(processes: list[int]) -> None:
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{process}") for process in processes):
+        assert time.monotonic() < deadline, "still there"
+        time.sleep(0.01)
