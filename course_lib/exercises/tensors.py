@@ -411,17 +411,22 @@ reshape_copies = Exercise(
 
 @reshape_copies.cases
 def _(rng):
-    x, heads = torch.arange(12), torch.arange(24).view(2, 3, 4)
+    def rows():
+        return torch.arange(12).view(3, 4)
+
+    def heads():
+        return torch.arange(24).view(2, 3, 4)
+
     yield case("six numbers in a row, as a matrix", torch.arange(6), (2, 3))
     yield case("a transpose, flattened", torch.arange(6).view(2, 3).t(), (6,))
     yield case("a transpose, with its own shape", torch.arange(6).view(2, 3).t(), (3, 2))
     yield case("every other element, as a column", torch.arange(10)[::2], (5, 1))
-    yield case("every other element, as a matrix", x[::2], (2, 3))
-    yield case("some columns of a matrix, flattened", x.view(3, 4)[:, 1:3], (6,))
-    yield case("some rows of a matrix, flattened", x.view(3, 4)[1:], (-1,))
-    yield case("a transpose, one dimension split", heads.transpose(0, 1), (3, 2, 2, 2))
-    yield case("a transpose, the untouched dimensions merged", heads.permute(2, 0, 1), (4, 6))
-    yield case("the last two dimensions swapped, then merged", heads.transpose(1, 2), (2, -1))
+    yield case("every other element, as a matrix", torch.arange(12)[::2], (2, 3))
+    yield case("some columns of a matrix, flattened", rows()[:, 1:3], (6,))
+    yield case("some rows of a matrix, flattened", rows()[1:], (-1,))
+    yield case("a transpose, one dimension split", heads().transpose(0, 1), (3, 2, 2, 2))
+    yield case("a transpose, the untouched dimensions merged", heads().permute(2, 0, 1), (4, 6))
+    yield case("the last two dimensions swapped, then merged", heads().transpose(1, 2), (2, -1))
     yield case("a row, transposed and flattened", torch.randn(1, 5, generator=rng).t(), (5,))
     yield case("an expanded row, flattened", torch.arange(4).expand(3, 4), (12,))
     yield case("one number expanded, as a matrix", torch.ones(1).expand(12), (3, -1))
