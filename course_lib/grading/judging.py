@@ -70,7 +70,6 @@ STAGED = (  # what a learner's code may import of the course; nothing here knows
     "reference/__init__.py",
     "reference/sources.py",
     "ranks.py",
-    "simulation.py",
 )
 STAND_IN = '''"""The course as a graded answer sees it: nothing to check with, and no answer to fall back on."""
 

@@ -8,6 +8,7 @@ length and so many bytes.
 from __future__ import annotations
 
 import base64
+import importlib
 import io
 import json
 import pickle
@@ -16,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -122,6 +124,10 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_plain(value):
             return (_view, _parts_of_view(value)) if value._is_view() else (_tensor, self._parts(value))
+        if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
+            return importlib.import_module, (value.__name__,)
+        if isinstance(value, type) and _known_as(value) is value:  # cloudpickle goes by the qualified name
+            return _class_named, (value.__module__, value.__name__)
         return super().reducer_override(value)
 
     def _parts(self, tensor: torch.Tensor) -> tuple:
@@ -129,6 +135,16 @@ class _Pickler(cloudpickle.Pickler):
         kept = self._storages.setdefault(storage._cdata, _Storage(storage))
         layout = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
         return type(tensor), kept, layout, tensor.requires_grad, tensor.grad
+
+
+def _known_as(value: type) -> Any:
+    """What a module of PyTorch has under the name of this class."""
+    module = sys.modules.get(value.__module__)
+    return getattr(module, value.__name__, None) if value.__module__.startswith("torch") else None
+
+
+def _class_named(module: str, name: str) -> type:
+    return getattr(importlib.import_module(module), name)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -182,7 +198,7 @@ def unpickled_case(message: bytes) -> Case:
 def pickled(value: Any) -> bytes:
     """`value` for the learner's process, with the code of the exercises that it needs, and no more of it."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("course_lib.exercises"):
+        if name.startswith(("course_lib.exercises", "course_lib.simulation")):
             cloudpickle.register_pickle_by_value(module)
     file = io.BytesIO()
     _Pickler(file).dump(value)

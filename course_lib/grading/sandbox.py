@@ -328,7 +328,9 @@ def system_files() -> list[Path]:
         "/etc/ld.so.cache",
         "/etc/localtime",
         "/proc",
-        "/sys/devices/system",
+        "/sys/devices",  # facts about the machine: gloo, which connects ranks, asks for them
+        "/sys/bus/pci/devices",
+        "/sys/class/net",
     ]
     places += [sys.prefix, sys.base_prefix, sys.exec_prefix]
     return [Path(place) for place in dict.fromkeys(places)]

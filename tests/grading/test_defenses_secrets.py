@@ -137,7 +137,7 @@ def test_what_is_staged_holds_no_answer(staged):
     text = "\n".join(path.read_text() for path in staged.rglob("*.py"))
     assert not (staged / "course_lib" / "exercises").exists()
     for item in exercises.all_exercises().values():
-        assert f"def {item.name}(" not in text and f"class {item.name}(" not in text
+        assert f"\ndef {item.name}(" not in text and f"\nclass {item.name}(" not in text
         assert not any(f"def {m.name}(" in text for m in item.misconceptions)
 
 

@@ -122,4 +122,4 @@ def test_the_exit_code_says_whether_all_could_be_read(tmp_path):
 def test_the_protections_are_named(undisturbed, handed_in, tmp_path):
     one = handed_in / "student000"
     done = grade(one, "-o", tmp_path, "-j", 1)
-    assert re.search(r"The answers ran with: .*limited CPU, memory and files", done.stdout)
+    assert re.search(r"The answers ran with: .*limited CPU, limited memory", done.stdout)

@@ -5,6 +5,7 @@ It runs where nbgrader is installed: pip install -e '.[test,nbgrader]', then pyt
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import os
@@ -90,7 +91,7 @@ def test_under_nbgrader_checks_raise_and_progress_gives_the_points_of_the_predic
 
 def wrong(name: str) -> nbformat.NotebookNode:
     """Every answer is a known mistake, every prediction is not what happens."""
-    notebook = untouched(name)
+    notebook = copy.deepcopy(untouched(name))
     for cell in notebook.cells:
         if "exercise" in cell.metadata:
             exercise = exercises.exercise(cell.metadata.exercise)
