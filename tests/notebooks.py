@@ -112,10 +112,10 @@ def kernel_environment(scratch: Path, **more: str) -> dict[str, str]:
     return {**os.environ, **own, **more}
 
 
-def run(notebook: NotebookNode, scratch: Path) -> NotebookNode:
-    """Execute a copy of `notebook` in a fresh kernel; the copy with its new outputs."""
+def run(notebook: NotebookNode, scratch: Path, **options: bool) -> NotebookNode:
+    """Execute a copy of `notebook` in a fresh kernel; the copy with its new outputs. Options are nbclient's."""
     copy = nbformat.from_dict(notebook)
-    client = NotebookClient(copy, timeout=600, resources={"metadata": {"path": str(scratch)}})
+    client = NotebookClient(copy, timeout=600, resources={"metadata": {"path": str(scratch)}}, **options)
     client.execute(env=kernel_environment(scratch))
     return copy
 

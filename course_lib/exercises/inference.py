@@ -1549,12 +1549,12 @@ def plain(value: Any) -> Any:
 
 
 @load_untrusted.scenario
-def load_and_look_around(answer, make, allowed=()):
+def load_and_look_around(answer, file, allowed=()):
     RUN_BY_A_FILE.clear()
     before = torch.serialization.get_safe_globals()
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder, "checkpoint.pt"))
-        torch.save(make(), path)
+        torch.save(FILES[file](), path)
         try:
             loaded = plain(answer(path, allowed))
         except pickle.UnpicklingError:
@@ -1592,15 +1592,28 @@ def a_transposed_weight():
     return {"weight": torch.arange(6.0).reshape(2, 3).t()}
 
 
+FILES = {
+    make.__name__: make
+    for make in (
+        weights_and_a_step,
+        weights_and_code,
+        weights_and_settings,
+        settings_and_code,
+        a_whole_model,
+        a_transposed_weight,
+    )
+}
+
+
 @load_untrusted.cases
 def _(rng):
-    yield case("a state dict and a number", weights_and_a_step)
-    yield case("a file that brings code along", weights_and_code)
-    yield case("settings, not allowed", weights_and_settings)
-    yield case("settings, allowed", weights_and_settings, (Settings,))
-    yield case("code beside what is allowed", settings_and_code, (Settings,))
-    yield case("a whole model", a_whole_model)
-    yield case("a weight that lies transposed", a_transposed_weight)
+    yield case("a state dict and a number", "weights_and_a_step")
+    yield case("a file that brings code along", "weights_and_code")
+    yield case("settings, not allowed", "weights_and_settings")
+    yield case("settings, allowed", "weights_and_settings", (Settings,))
+    yield case("code beside what is allowed", "settings_and_code", (Settings,))
+    yield case("a whole model", "a_whole_model")
+    yield case("a weight that lies transposed", "a_transposed_weight")
 
 
 @load_untrusted.alternative

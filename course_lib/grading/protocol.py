@@ -8,6 +8,7 @@ length and so many bytes.
 from __future__ import annotations
 
 import base64
+import functools
 import importlib
 import io
 import json
@@ -32,6 +33,7 @@ LENGTH = 8  # bytes of the number in front of each message
 LARGEST = 128 * 2**20  # bytes of one message; a record of the largest tensor that is kept fits
 MOST_PARTS = 100_000  # of one message; decoding them takes a second
 SHOWN = 8_000  # characters of what is only shown
+BY_VALUE = ("course_lib.exercises", "course_lib.simulation")  # modules that a learner's process does not have
 DEEPEST = 60  # levels of nesting in what comes out; records nest less than half as deep
 
 
@@ -124,6 +126,8 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) in (torch.Tensor, torch.nn.Parameter) and _is_plain(value):
             return (_view, _parts_of_view(value)) if value._is_view() else (_tensor, self._parts(value))
+        if isinstance(value, functools._lru_cache_wrapper) and value.__module__.startswith(BY_VALUE):
+            return functools.cache, (value.__wrapped__,)  # as it is, it would be looked up by its name
         if isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
             return importlib.import_module, (value.__name__,)
         if isinstance(value, type) and _known_as(value) is value:  # cloudpickle goes by the qualified name
@@ -198,7 +202,7 @@ def unpickled_case(message: bytes) -> Case:
 def pickled(value: Any) -> bytes:
     """`value` for the learner's process, with the code of the exercises that it needs, and no more of it."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(("course_lib.exercises", "course_lib.simulation")):
+        if name.startswith(BY_VALUE):
             cloudpickle.register_pickle_by_value(module)
     file = io.BytesIO()
     _Pickler(file).dump(value)

@@ -13,6 +13,7 @@ import os
 import pickle
 import signal
 import socket
+import sys
 import tempfile
 import time
 import traceback
@@ -21,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -161,6 +162,7 @@ def run_answer(channel: socket.socket, shut_in: Callable[[], list[str]]) -> None
     """Take what to do, load the answer, and observe it on each case that comes, until none comes any more."""
     try:
         task = SimpleNamespace(**pickle.loads(receive(channel)))
+        _stand_in_for_module(task.run)
         source = Answer(**json.loads(receive(channel)))
         send(channel, json.dumps({"protections": shut_in()}).encode())
     except Exception:  # nothing of the learner's has run: this is our fault, and must not look like theirs
@@ -170,6 +172,16 @@ def run_answer(channel: socket.socket, shut_in: Callable[[], list[str]]) -> None
         function = _loaded(channel, source)
         while function is not None:
             _observe_one(channel, task, function, receive(channel))
+
+
+def _stand_in_for_module(scenario: Callable) -> None:
+    """What came by value still names its module; whoever pickles it, as `torch.save` does, looks it up there."""
+    package, _, _ = scenario.__module__.rpartition(".")
+    for name in (package, scenario.__module__):
+        sys.modules.setdefault(name, ModuleType(name))
+    vars(sys.modules[scenario.__module__]).update(
+        {name: item for name, item in scenario.__globals__.items() if not name.startswith("__")}
+    )
 
 
 def _loaded(channel: socket.socket, answer: Answer) -> Any:
