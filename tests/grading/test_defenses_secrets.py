@@ -65,7 +65,8 @@ def codes():
 def search():
     hits = {{KNOWN[f] for code in codes() for f in map(fingerprint, codes_in(code)) if f in KNOWN}}
     sources = [name for name in linecache.cache if "reference" in name or "exercises" in name]
-    modules = [name for name in sys.modules if name.startswith(("course_lib.exercises", "course_lib.reference."))]
+    names = ("course_lib.exercises", "course_lib.reference.")  # a module that was imported has a spec
+    modules = [n for n, module in sys.modules.items() if n.startswith(names) and getattr(module, "__spec__", None)]
     return sorted(hits) + sources + [name for name in modules if name != "course_lib.reference.sources"]
 
 def {name}(*args, found=[], **kwargs):
@@ -196,7 +197,7 @@ def test_other_processes_are_not_to_be_seen(worker):
 
 def test_what_can_be_seen_of_the_worker_says_nothing(worker, monkeypatch):
     body = "import os\ntext = open('/proc/1/cmdline').read() + str(dict(os.environ)) if os.getppid() == 1 else ''\n"
-    body += f"assert not any(word in text for word in {['solutions', 'gradebook', str(ROOT)]}), text"
+    body += f"assert not any(word in text for word in {['solutions', 'gradebook', str(ROOT / 'course_lib')]}), text"
     assert_full_marks(judged(worker, rightly(body)))
 
 
