@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +98,8 @@ class Lab:
             start_new_session=True,
         )
         self.url, self.token = self._address()
+        self.reader = threading.Thread(target=self.process.stderr.read)  # a full pipe would stop the server
+        self.reader.start()
 
     def _address(self) -> tuple[str, str]:
         for line in self.process.stderr:
@@ -107,6 +110,7 @@ class Lab:
     def close(self) -> None:
         os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self.reader.join()
         self.process.stderr.close()
 
 
@@ -138,6 +142,7 @@ class Notebook:
 
     def __init__(self, browser, lab: Lab, name: str, pictures: Path | None = None) -> None:
         self.page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        self.page.set_default_timeout(120_000)  # on a machine that is busy, and cold
         self.elsewhere: list[str] = []
         self.page.on("request", self._note_request)
         self.page.goto(f"{lab.url}/lab/tree/{name}?token={lab.token}&reset")
@@ -169,7 +174,7 @@ class Notebook:
         cell.locator(".cm-content").click()
         self.page.keyboard.press("Shift+Enter")
         output = cell.locator(".jp-OutputArea")
-        playwright.expect(output).to_contain_text(expecting, timeout=60_000)
+        playwright.expect(output).to_contain_text(expecting, timeout=120_000)
         return output
 
     def add_below(self, cell, source: str):
@@ -185,7 +190,7 @@ class Notebook:
         """Run All, and the notebook with its outputs."""
         self.command("notebook:run-all-cells")
         self.page.wait_for_function(RUN_TO_THE_END, polling=500, timeout=600_000)
-        self.page.wait_for_function(KERNEL_READY, polling=100, timeout=60_000)
+        self.page.wait_for_function(KERNEL_READY, polling=100, timeout=120_000)
         return nbformat.reads(self.page.evaluate(CONTENT), as_version=4)
 
     def picture(self, name: str, what) -> None:
