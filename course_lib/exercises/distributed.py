@@ -932,7 +932,7 @@ def _accumulate_in_rank(answer: Callable, n: int) -> tuple[dict[str, Any], list[
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
     ddp, opt = DistributedDataParallel(model), torch.optim.SGD(model.parameters(), lr=0.5)
     data = torch.randn(2, 2, n, 4, 2)[:, dist.get_rank()] + dist.get_rank()
-    before, forwards, switches = left_on(ddp), [], []
+    before, forwards, switches, kept = left_on(ddp), [], [], []
     for update in data:
         hooks = [
             ddp.register_forward_hook(lambda module, args, output: forwards.append(len(args[0]))),
@@ -943,11 +943,12 @@ def _accumulate_in_rank(answer: Callable, n: int) -> tuple[dict[str, Any], list[
         answer(ddp, list(update), opt)
         for hook in hooks:
             hook.remove()
+        kept.append(left_on(ddp) == before)
     seen = {
         "weights": numbers_of(model),
         "samples per forward of ddp": forwards,
         "synchronizes afterwards": ddp.require_backward_grad_sync,
-        "rest as before": left_on(ddp) == before,
+        "rest as before, after each update": kept,
     }
     return seen, switches
 
