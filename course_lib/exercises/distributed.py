@@ -119,12 +119,13 @@ def numbers_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def left_on(model: nn.Module) -> dict[str, Any]:
-    """What an answer may not leave behind on a model: another mode, hooks, frozen parameters."""
+    """What an answer may not leave behind on a model: another mode, hooks, frozen parameters, more of them."""
     return {
         "modes": [module.training for module in model.modules()],
         "hooks": sum(hook_count(module) for module in model.modules()),
         "tensor hooks": sum(len(p._backward_hooks or ()) for p in model.parameters()),
-        "trained": [p.requires_grad for p in model.parameters()],
+        "trained": [(name, p.requires_grad) for name, p in model.named_parameters()],
+        "buffers": [name for name, _ in model.named_buffers()],
     }
 
 
