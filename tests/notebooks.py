@@ -56,15 +56,18 @@ VERDICTS = ("passed", "failed", "not attempted", "error", "grader fault")
 
 
 @cache
+def _read(path: Path) -> NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
 def untouched(name: str) -> NotebookNode:
-    """As learners get it. Copy it before you change it."""
-    return nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
+    """A copy of what learners get."""
+    return nbformat.from_dict(_read(ROOT / "notebooks" / f"{name}.ipynb"))
 
 
-@cache
 def solved(name: str) -> NotebookNode:
-    """With the outputs that are stored. Copy it before you change it."""
-    return nbformat.read(ROOT / "solutions" / f"{name}.ipynb", as_version=4)
+    """A copy with the outputs that are stored."""
+    return nbformat.from_dict(_read(ROOT / "solutions" / f"{name}.ipynb"))
 
 
 def half_solved(name: str) -> NotebookNode:
