@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from course_lib.checking import Exercise, Question
 
 ROOT = Path(__file__).resolve().parent.parent
-CELL_SECONDS = 600  # a cell that takes longer than this hangs
+CELL_SECONDS = 240  # a cell that takes longer than this hangs
 
 OPTIONS = {"exercise", "objective", "tags"}  # what may stand after `# %%`
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"

@@ -51,6 +51,7 @@ KERNEL_READY = """() => {
     const panel = window.jupyterapp?.shell.currentWidget, session = panel?.sessionContext;
     const kernel = session?.session?.kernel;
     return session?.isReady && kernel?.connectionStatus == "connected" && kernel?.status == "idle"; }"""
+NEW_KERNEL = "void window.jupyterapp.shell.currentWidget.sessionContext.changeKernel({name: 'python3'})"
 CONTENT = "() => JSON.stringify(window.jupyterapp.shell.currentWidget.content.model.toJSON())"
 RUN_TO_THE_END = """() => {  // or to an error, where Run All stops
     const cells = [...window.jupyterapp.shell.currentWidget.content.model.cells].map(cell => cell.toJSON());
@@ -146,8 +147,16 @@ class Notebook:
         self.elsewhere: list[str] = []
         self.page.on("request", self._note_request)
         self.page.goto(f"{lab.url}/lab/tree/{name}?token={lab.token}&reset")
-        self.page.wait_for_function(KERNEL_READY, polling=100, timeout=120_000)
+        self._wait_for_kernel()
         self.pictures, self.prefix = pictures, ""
+
+    def _wait_for_kernel(self) -> None:
+        """Now and then a kernel does not come up, as when another program takes its port: then one more is started."""
+        try:
+            self.page.wait_for_function(KERNEL_READY, polling=100, timeout=60_000)
+        except playwright.TimeoutError:
+            self.page.evaluate(NEW_KERNEL)
+            self.page.wait_for_function(KERNEL_READY, polling=100)
 
     def _note_request(self, request) -> None:
         if not re.match(r"(https?|wss?)://127\.0\.0\.1|data:|blob:", request.url):
