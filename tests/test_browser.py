@@ -51,7 +51,7 @@ KERNEL_READY = """() => {
     const panel = window.jupyterapp?.shell.currentWidget, session = panel?.sessionContext;
     const kernel = session?.session?.kernel;
     return session?.isReady && kernel?.connectionStatus == "connected" && kernel?.status == "idle"; }"""
-NEW_KERNEL = "void window.jupyterapp.shell.currentWidget.sessionContext.changeKernel({name: 'python3'})"
+NEW_KERNEL = "void window.jupyterapp?.shell.currentWidget?.sessionContext.changeKernel({name: 'python3'})"
 CONTENT = "() => JSON.stringify(window.jupyterapp.shell.currentWidget.content.model.toJSON())"
 RUN_TO_THE_END = """() => {  // or to an error, where Run All stops
     const cells = [...window.jupyterapp.shell.currentWidget.content.model.cells].map(cell => cell.toJSON());
