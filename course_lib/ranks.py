@@ -212,7 +212,7 @@ def _outcome(running: list[_Process], limit: str) -> Outcome:
         if end == "returned":
             try:
                 values.append(torch.load(process.folder / f"{process.rank}.result", weights_only=True))
-            except Exception:
+            except pickle.UnpicklingError:
                 end, detail = "raised", NOT_PLAIN
         reports.append(
             RankReport(process.rank, end, detail, process.printed(), tuple(map(_collective, process.ops)))
