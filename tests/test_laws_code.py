@@ -114,6 +114,7 @@ def test_no_path_of_an_authors_machine_is_in_the_repository():
         *ROOT.glob("solutions/*"),
         *ROOT.glob("notebooks/*"),
         *ROOT.glob("*.md"),
+        *ROOT.glob("docs/*.md"),
         *ROOT.glob("*.toml"),
     ]:
         text = path.read_text(encoding="utf-8")
