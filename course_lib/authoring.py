@@ -485,10 +485,24 @@ def _run(notebook: NotebookNode, cwd: Path, environment: dict[str, str]) -> set[
             on_cell_executed=executed,
         )
         try:
-            client.execute(env=environment)
+            run_in_kernel(client, environment)
         except (CellControlSignal, DeadKernelError) as error:
             _refuse(notebook, started[-1], _reason(error), "Correct the cell and build again")
     return {index for (before, _), (after, index) in pairwise([(0, -1), *caught]) if after > before}
+
+
+def run_in_kernel(client: NotebookClient, environment: dict[str, str]) -> None:
+    """Execute the notebook of `client`. A kernel that dies before its first cell is replaced once.
+
+    Jupyter chooses the ports of a kernel about a second before the kernel takes them, and meanwhile any program
+    may take one.
+    """
+    try:
+        client.execute(env=environment)
+    except RuntimeError as error:
+        if "died before replying" not in str(error):
+            raise
+        client.execute(env=environment)
 
 
 def _outputs_in_widgets(client: NotebookClient) -> int:

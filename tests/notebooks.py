@@ -13,7 +13,7 @@ import nbformat
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from course_lib import exercises, selfcheck
+from course_lib import authoring, exercises, selfcheck
 from tests.answers import definition
 
 ROOT = Path(__file__).parents[1]
@@ -118,8 +118,9 @@ def kernel_environment(scratch: Path, **more: str) -> dict[str, str]:
 def run(notebook: NotebookNode, scratch: Path, **options: bool) -> NotebookNode:
     """Execute a copy of `notebook` in a fresh kernel; the copy with its new outputs. Options are nbclient's."""
     copy = nbformat.from_dict(notebook)
-    client = NotebookClient(copy, timeout=600, resources={"metadata": {"path": str(scratch)}}, **options)
-    client.execute(env=kernel_environment(scratch))
+    resources = {"metadata": {"path": str(scratch)}}
+    client = NotebookClient(copy, timeout=authoring.CELL_SECONDS, resources=resources, **options)
+    authoring.run_in_kernel(client, kernel_environment(scratch))
     return copy
 
 
