@@ -24,13 +24,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 if TYPE_CHECKING:
-    from nbclient import NotebookClient
     from nbformat import NotebookNode
 
     from course_lib.checking import Exercise, Question
+    from course_lib.execution import Client
 
 ROOT = Path(__file__).resolve().parent.parent
-CELL_SECONDS = 240  # a cell that takes longer than this hangs
 
 OPTIONS = {"exercise", "objective", "tags"}  # what may stand after `# %%`
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
@@ -463,9 +462,10 @@ def environment(scratch: Path) -> dict[str, str]:
 
 def _run(notebook: NotebookNode, cwd: Path, environment: dict[str, str]) -> set[int]:
     """Execute in place; the indices of the cells from which a widget caught output."""
-    from nbclient import NotebookClient
     from nbclient.exceptions import CellControlSignal, DeadKernelError
     from tqdm import tqdm
+
+    from course_lib.execution import CELL_SECONDS, Client
 
     started, caught = [], []
     with tqdm(total=len(notebook.cells), desc=_name(notebook), unit="cell", leave=False) as bar:
@@ -474,7 +474,7 @@ def _run(notebook: NotebookNode, cwd: Path, environment: dict[str, str]) -> set[
             bar.update(cell_index + 1 - bar.n)
             caught.append((_outputs_in_widgets(client), cell_index))
 
-        client = NotebookClient(
+        client = Client(
             notebook,
             timeout=CELL_SECONDS,
             coalesce_streams=True,  # how a stream is cut into messages is a matter of timing
@@ -485,27 +485,13 @@ def _run(notebook: NotebookNode, cwd: Path, environment: dict[str, str]) -> set[
             on_cell_executed=executed,
         )
         try:
-            run_in_kernel(client, environment)
+            client.run(environment)
         except (CellControlSignal, DeadKernelError) as error:
             _refuse(notebook, started[-1], _reason(error), "Correct the cell and build again")
     return {index for (before, _), (after, index) in pairwise([(0, -1), *caught]) if after > before}
 
 
-def run_in_kernel(client: NotebookClient, environment: dict[str, str]) -> None:
-    """Execute the notebook of `client`. A kernel that dies before its first cell is replaced once.
-
-    Jupyter chooses the ports of a kernel about a second before the kernel takes them, and meanwhile any program
-    may take one.
-    """
-    try:
-        client.execute(env=environment)
-    except RuntimeError as error:
-        if "died before replying" not in str(error):
-            raise
-        client.execute(env=environment)
-
-
-def _outputs_in_widgets(client: NotebookClient) -> int:
+def _outputs_in_widgets(client: Client) -> int:
     return sum(len(state.get("outputs", ())) for state in client.widget_state.values())
 
 

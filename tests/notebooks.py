@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import nbformat
-from nbclient import NotebookClient
 from nbformat import NotebookNode
 
-from course_lib import authoring, exercises, selfcheck
+from course_lib import exercises, selfcheck
+from course_lib.execution import CELL_SECONDS, Client
 from tests.answers import definition
 
 ROOT = Path(__file__).parents[1]
@@ -119,8 +119,7 @@ def run(notebook: NotebookNode, scratch: Path, **options: bool) -> NotebookNode:
     """Execute a copy of `notebook` in a fresh kernel; the copy with its new outputs. Options are nbclient's."""
     copy = nbformat.from_dict(notebook)
     resources = {"metadata": {"path": str(scratch)}}
-    client = NotebookClient(copy, timeout=authoring.CELL_SECONDS, resources=resources, **options)
-    authoring.run_in_kernel(client, kernel_environment(scratch))
+    Client(copy, timeout=CELL_SECONDS, resources=resources, **options).run(kernel_environment(scratch))
     return copy
 
 

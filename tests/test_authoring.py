@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,8 +13,6 @@ from types import SimpleNamespace
 
 import nbformat
 import pytest
-from jupyter_client.connect import LocalPortCache
-from nbclient import NotebookClient
 
 from course_lib import authoring
 from course_lib.authoring import AuthorError, Topic, learner_notebook, solved_notebook, to_text
@@ -484,22 +481,6 @@ class TestExecuted:
         verdict = nbval(forged, tmp_path)
         assert verdict.returncode == 1
         assert "1 failed" in verdict.stdout
-
-    def test_a_kernel_whose_port_another_program_takes_is_replaced(self, monkeypatch, tmp_path) -> None:
-        find = LocalPortCache.find_available_port
-        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")])
-        with socket.socket() as other:
-            other.bind(("127.0.0.1", 0))
-            other.listen()
-            offered = [other.getsockname()[1]]
-            monkeypatch.setattr(
-                LocalPortCache,
-                "find_available_port",
-                lambda cache, ip: offered.pop() if offered else find(cache, ip),
-            )
-            authoring.run_in_kernel(NotebookClient(notebook), authoring.environment(tmp_path))
-        assert not offered
-        assert notebook.cells[0].outputs[0].data["text/plain"] == "2"
 
     def test_nbval_sanitizes_what_the_build_settles(self) -> None:
         pairs = re.findall(r"^regex: (.*)\nreplace: (.*)$", SANITIZE.read_text(), re.MULTILINE)

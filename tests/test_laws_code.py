@@ -19,7 +19,7 @@ ROOMS = [
     {"reference", "simulation", "ranks", "sealed"},
     {"checking"},
     {"exercises"},
-    {"display", "kernel", "notebook"},
+    {"display", "execution", "kernel", "notebook"},
     {"progress"},
     {"authoring", "guide"},
     {"session", "selfcheck"},
