@@ -7,6 +7,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from types import ModuleType
 
 from course_lib.checking import Answer, Exercise, find_answer
@@ -59,20 +60,33 @@ def answer_from(exercise: Exercise, function: Callable) -> Answer:
     return find_answer(cells_for(exercise, function), exercise.name)
 
 
+BRING = """
+import sys, types
+
+def bring(name, source):
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(source, vars(module))
+    return module
+"""
+
+
 def standing_alone(exercise: Exercise, function: Callable) -> list[str]:
     """The same notebook without the course's answers: what it takes from the reference it brings along as text."""
-    tree = ast.parse(cells_for(exercise, function)[0])
-    source = repr(inspect.getsource(inspect.getmodule(exercise.reference)))
-    lines = [_brought_along(node, source) for node in tree.body]
-    return ["\n".join(lines), cells_for(exercise, function)[1]]
+    surrounding, answer = cells_for(exercise, function)
+    return [BRING, "\n".join(map(_brought_along, ast.parse(surrounding).body)), answer]
 
 
-def _brought_along(node: ast.stmt, source: str) -> str:
+def _brought_along(node: ast.stmt) -> str:
+    """Assignments, because an answer takes along what is imported, defined or assigned, and nothing else."""
     if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("course_lib.reference"):
         return ast.unparse(node)
     if node.module == "course_lib.reference":
-        module = "reference = types.ModuleType('mine')\nsys.modules['mine'] = reference"
-        return f"import sys, types\n{module}\nexec({source}, vars(reference))"
-    names = ", ".join(alias.asname or alias.name for alias in node.names)
-    values = ", ".join(f"brought[{alias.name!r}]" for alias in node.names)
-    return f"brought = {{'__name__': 'mine'}}\nexec({source}, brought)\n{names} = {values}"
+        return "\n".join(f"{a.asname or a.name} = {_bring(f'{node.module}.{a.name}')}" for a in node.names)
+    module = node.module.rpartition(".")[2]
+    names = [f"{alias.asname or alias.name} = _{module}.{alias.name}" for alias in node.names]
+    return "\n".join([f"_{module} = {_bring(node.module)}", *names])
+
+
+def _bring(module: str) -> str:
+    source = inspect.getsource(import_module(module))
+    return f"bring({'brought_' + module.rpartition('.')[2]!r}, {source!r})"

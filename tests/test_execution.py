@@ -45,7 +45,11 @@ def test_a_cell_that_fails_is_not_run_again(tmp_path):
 
 def test_a_reply_whose_signal_was_consumed_is_noticed():
     async def scene() -> int:
-        with zmq.asyncio.Context() as context, context.socket(zmq.PAIR) as ours, context.socket(zmq.PAIR) as other:
+        with (
+            zmq.asyncio.Context() as context,
+            context.socket(zmq.PAIR) as ours,
+            context.socket(zmq.PAIR) as other,
+        ):
             other.bind("inproc://reply")
             ours.connect("inproc://reply")
             client = Client(nbformat.v4.new_notebook(), record_timing=False)

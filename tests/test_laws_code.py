@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import statistics
 import subprocess
 import sys
@@ -126,3 +127,9 @@ def test_no_file_is_large():
         "\0"
     )
     assert [name for name in listed if name and (ROOT / name).stat().st_size > 1_000_000] == []
+
+
+def test_tests_that_share_something_stay_on_one_worker(request):
+    """pytest-xdist marks them by the end of their names; with a pytest that it does not know it does so no longer."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        assert request.node.nodeid.endswith(f"@{Path(__file__).stem}")

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import random
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache, partial
+from functools import partial
 from itertools import cycle, islice
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from course_lib import exercises
-from course_lib.checking import Answer, Exercise, Misconception, Report, Verdict, find_answer, judge
+from course_lib.checking import Answer, Exercise, Misconception, Verdict, find_answer, judge
 from course_lib.checking.compare import difference
 from course_lib.checking.records import freeze, tensors_in
-from course_lib.checking.trial import global_state
 from tests.answers import answer_from, cells_for, surroundings
+from tests.judged import judged
 
 ALL = list(exercises.all_exercises().values())
 QUESTIONS = list(exercises.all_questions().values())
@@ -38,33 +35,6 @@ CLASSES = [e for e in ALL if isinstance(e.reference, type)]
 MODULES = [e for e in CLASSES if issubclass(e.reference, nn.Module)]
 
 each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda e: e.name)
-
-
-@cache
-def judged(exercise: Exercise, answer: Callable) -> tuple[Report, list[str]]:
-    """The report on an answer, and what the check left changed. Several laws read it, so it is judged once,
-    in a process whose switches are not the usual ones.
-    """
-    torch.set_default_dtype(torch.float64)
-    torch.set_grad_enabled(False)
-    try:
-        before = process_state()
-        report = judge(exercise, answer_from(exercise, answer))
-        return report, [name for name, value in process_state().items() if value != before[name]]
-    finally:
-        torch.set_default_dtype(torch.float32)
-        torch.set_grad_enabled(True)
-
-
-def process_state() -> dict[str, Any]:
-    """Whatever code can leave changed, in a form that `==` compares."""
-    return {
-        **global_state(),
-        "random state of PyTorch": torch.get_rng_state().tolist(),
-        "random state of NumPy": [part.tolist() for part in map(np.asarray, np.random.get_state())],
-        "random state of Python": random.getstate(),
-        "warning filters": list(warnings.filters),
-    }
 
 
 def judge_source(exercise: Exercise, source: str):

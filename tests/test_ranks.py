@@ -269,7 +269,9 @@ def test_the_time_limit_ends_a_rank_that_never_comes():
         dist.barrier()
 
     started = time.monotonic()
-    outcome = launch(one_pauses, time_limit=5.0)  # on a busy machine rank 0 may need seconds to get to the barrier
+    outcome = launch(
+        one_pauses, time_limit=5.0
+    )  # on a busy machine rank 0 may need seconds to get to the barrier
     assert time.monotonic() - started < 60
     assert outcome.ranks[0].end == "waits" and "rank 1 did not enter" in outcome.ranks[0].detail
     assert outcome.ranks[1].end == "out of time"

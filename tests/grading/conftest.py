@@ -1,4 +1,4 @@
-"""One worker for all hostile answers; starting it takes as long as importing PyTorch."""
+"""One worker for all hostile answers, one for all others; starting one takes as long as importing PyTorch."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ def staged(tmp_path_factory):
     for place in (folder, folder.parent, folder.parent.parent):
         place.chmod(0o711)  # the worker may be another user
     return stage(folder / "staged")
+
+
+@pytest.fixture(scope="session")
+def usual_worker(staged):
+    """With the limits that `grade` gives."""
+    with Worker(staged) as worker:
+        yield worker
 
 
 @pytest.fixture(scope="session")

@@ -7,21 +7,13 @@ from collections.abc import Callable
 import pytest
 
 from course_lib import exercises
-from course_lib.checking import Exercise, Report, find_answer, judge
-from course_lib.grading.judging import Worker, stage, task_of
+from course_lib.checking import Exercise, Report, find_answer
+from course_lib.grading.judging import task_of
 from tests.answers import standing_alone
+from tests.judged import judged
 
 ALL = [exercise for notebook in exercises.NOTEBOOKS for exercise in exercises.exercises_of(notebook.name)]
 each_exercise = pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.name)
-
-
-@pytest.fixture(scope="module")
-def worker(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("grading")
-    for parent in (folder, folder.parent, folder.parent.parent):
-        parent.chmod(0o755)  # the worker may be another user
-    with Worker(stage(folder / "staged")) as started:
-        yield started
 
 
 def told(report: Report) -> tuple:
@@ -38,10 +30,11 @@ def answers_to(exercise: Exercise) -> list[Callable]:
 
 
 @each_exercise
-def test_the_grader_says_what_check_says(exercise, worker):
+def test_the_grader_says_what_check_says(exercise, usual_worker):
     for function in answers_to(exercise):
         answer = find_answer(standing_alone(exercise, function), exercise.name)
-        assert told(worker.judge(exercise, answer)) == told(judge(exercise, answer)), function.__name__
+        report, _ = judged(exercise, function)
+        assert told(usual_worker.judge(exercise, answer)) == told(report), function.__name__
 
 
 @each_exercise
