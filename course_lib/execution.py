@@ -26,7 +26,9 @@ class Client(NotebookClient):
                 raise
             self.execute(env=environment)
 
-    def process_message(self, msg: dict[str, Any], cell: NotebookNode, cell_index: int) -> NotebookNode | None:
+    def process_message(
+        self, msg: dict[str, Any], cell: NotebookNode, cell_index: int
+    ) -> NotebookNode | None:
         """Take in one message of the kernel, and look again whether the reply to the cell is there.
 
         An output widget makes nbclient write to the socket on which it waits for that reply. Writing consumes the

@@ -379,6 +379,16 @@ def test_cases_are_built_afresh_and_alike(exercise):
     assert not any(difference(freeze(inputs_of(a)), freeze(inputs_of(b))) for a, b in zip(first, second))
 
 
+@each_exercise
+def test_no_two_cases_lie_in_one_storage(exercise):
+    """An answer that writes into its input spoils that case alone."""
+    found: dict[int, int] = {}
+    for number, case in enumerate(exercise.fresh_cases()):
+        for _, tensor in tensors_in(inputs_of(case)):
+            if not tensor.is_meta and tensor.numel():
+                assert found.setdefault(tensor.untyped_storage().data_ptr(), number) == number, case.label
+
+
 # ---- forbidden calls ---------------------------------------------------------------------------------------------
 
 

@@ -912,9 +912,9 @@ def _(rng):
 
     yield case("one parameter", [torch.tensor([2.0, -1.0])], [torch.tensor([4.0, -2.0])], 0.1)
     w, g = pair(2, 3)
-    yield case("one without a gradient", [w, w + 1], [g, None], 0.5)
+    yield case("one without a gradient", [w.clone(), w + 1], [g.clone(), None], 0.5)
     b, gb = pair(3)
-    yield case("three, and the first has no gradient", [b, w, b - 2], [None, g, gb], 0.01)
+    yield case("three, and the first has no gradient", [b, w.clone(), b - 2], [None, g.clone(), gb], 0.01)
     yield case("a transposed parameter", [w.t()], [g.t()], 2.0)
     yield case("a parameter without dimensions", [torch.tensor(1.5)], [torch.tensor(-3.0)], 1.0)
 

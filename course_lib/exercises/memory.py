@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import json
 import tempfile
@@ -240,22 +241,23 @@ class ForwardOf:
 def _(rng):
     x = torch.randn(32, 8, generator=rng)
     model = nn.Linear(8, 16)
-    yield case("a linear layer", model, ForwardOf(model, x))
+    yield case("a linear layer", model, ForwardOf(model, x.clone()))
     model = mlp(nn.ReLU())
-    yield case("two linear layers and a ReLU", model, ForwardOf(model, x))
-    yield case("the same without a graph", model, ForwardOf(without_graph, model, x))
+    yield case("two linear layers and a ReLU", model, ForwardOf(model, x.clone()))
+    model = copy.deepcopy(model)
+    yield case("the same without a graph", model, ForwardOf(without_graph, model, x.clone()))
     model = mlp(nn.GELU())
-    yield case("a GELU keeps its input", model, ForwardOf(model, x))
+    yield case("a GELU keeps its input", model, ForwardOf(model, x.clone()))
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Tanh(), nn.Dropout(0.0))
-    yield case("two layers that keep their outputs", model, ForwardOf(model, x))
+    yield case("two layers that keep their outputs", model, ForwardOf(model, x.clone()))
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), frozen(nn.Linear(16, 4)))
-    yield case("a frozen layer at the end", model, ForwardOf(model, x))
+    yield case("a frozen layer at the end", model, ForwardOf(model, x.clone()))
     model = nn.Linear(8, 4)
     yield case("a slice of a larger batch", model, ForwardOf(model, torch.randn(100, 8, generator=rng)[:10]))
     model = Transposed()
     yield case("a weight that is a transpose", model, ForwardOf(model, torch.randn(6, 3, generator=rng)))
     model = frozen(nn.Linear(8, 4))
-    yield case("nothing to train", model, ForwardOf(model, x))
+    yield case("nothing to train", model, ForwardOf(model, x.clone()))
 
 
 @saved_activation_bytes.scenario

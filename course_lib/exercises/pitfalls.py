@@ -136,9 +136,9 @@ regression_loss = Exercise(
 
 @regression_loss.cases
 def _(rng):
-    y = torch.tensor([1.0, 2.0, 3.0])
-    yield case("perfect predictions", y.view(3, 1), y)
-    yield case("perfect predictions, targets (batch, 1)", y.view(3, 1), y.view(3, 1))
+    for label, shape in (("perfect predictions", (3,)), ("perfect predictions, targets (batch, 1)", (3, 1))):
+        y = torch.tensor([1.0, 2.0, 3.0])
+        yield case(label, y.view(3, 1), y.view(shape))
     yield case("a batch of one", torch.tensor([[2.0]]), torch.tensor([-1.0]))
     yield case("a batch of one, target (1, 1)", torch.tensor([[2.0]]), torch.tensor([[-1.0]]))
     pred = torch.randn(5, 1, generator=rng).requires_grad_()
@@ -245,10 +245,10 @@ def loss_under_strict_devices(answer, model, x, y):
 def _(rng):
     model = classifier()
     (x, y), (wide, labels) = labelled_batches([2, 3], rng)
-    yield case("all on the CPU", model, x, y)
-    yield case("the model elsewhere", classifier().to("meta"), x, y)
-    yield case("model and labels elsewhere", classifier().to("meta"), x, y.to("meta"))
-    yield case("model and inputs elsewhere", classifier().to("meta"), x.to("meta"), y)
+    yield case("all on the CPU", copy.deepcopy(model), x.clone(), y.clone())
+    yield case("the model elsewhere", classifier().to("meta"), x.clone(), y.clone())
+    yield case("model and labels elsewhere", classifier().to("meta"), x.clone(), y.to("meta"))
+    yield case("model and inputs elsewhere", classifier().to("meta"), x.to("meta"), y.clone())
     yield case("all elsewhere", classifier().to("meta"), x.to("meta"), y.to("meta"))
     yield case("inputs that lie transposed", model, wide.t().contiguous().t(), labels)
 
@@ -347,11 +347,11 @@ to_model_device = Exercise(
 @to_model_device.cases
 def _(rng):
     x, y = torch.randn(2, 4, generator=rng), torch.tensor([0, 2])
-    yield case("model and tensor on the CPU", nn.Linear(4, 3), x)
-    yield case("the model elsewhere", nn.Linear(4, 3).to("meta"), x)
-    yield case("inputs and integer labels", nn.Linear(4, 3).to("meta"), x, y)
-    yield case("a module without parameters", nn.ReLU(), x, y)
-    yield case("a float64 model and float32 inputs", nn.Linear(4, 3).double(), x, y)
+    yield case("model and tensor on the CPU", nn.Linear(4, 3), x.clone())
+    yield case("the model elsewhere", nn.Linear(4, 3).to("meta"), x.clone())
+    yield case("inputs and integer labels", nn.Linear(4, 3).to("meta"), x.clone(), y.clone())
+    yield case("a module without parameters", nn.ReLU(), x.clone(), y.clone())
+    yield case("a float64 model and float32 inputs", nn.Linear(4, 3).double(), x.clone(), y.clone())
     yield case("three tensors, one transposed", classifier().to("meta"), x.t(), y, x)
     yield case("a transposed tensor on the CPU", classifier(), torch.randn(3, 2, generator=rng).t())
 
@@ -470,10 +470,10 @@ add_positions = Exercise(
 @add_positions.cases
 def _(rng):
     count = torch.arange(5.0).view(5, 1).repeat(1, 2)
-    yield case("three steps of zeros", torch.zeros(1, 3, 2), count)
-    yield case("one step", torch.zeros(2, 1, 2), count)
-    yield case("as many steps as rows", torch.zeros(2, 5, 2), count)
-    yield case("more sequences than steps", torch.ones(4, 2, 2), count)
+    yield case("three steps of zeros", torch.zeros(1, 3, 2), count.clone())
+    yield case("one step", torch.zeros(2, 1, 2), count.clone())
+    yield case("as many steps as rows", torch.zeros(2, 5, 2), count.clone())
+    yield case("more sequences than steps", torch.ones(4, 2, 2), count.clone())
     x = torch.randn(2, 4, 3, generator=rng).requires_grad_()
     yield case("with gradients", x, torch.randn(6, 3, generator=rng).requires_grad_())
     yield case(
@@ -576,7 +576,7 @@ def _(rng):
     yield case("one sequence, its last step padding", *qkv(1, 1, 3, 2), torch.tensor([[False, False, True]]))
     yield case("no padding", *qkv(2, 1, 2, 3), torch.zeros(2, 2, dtype=torch.bool))
     lengths = torch.arange(4) >= torch.tensor([[4], [1], [3]])
-    yield case("three lengths", *qkv(3, 2, 4, 2), lengths)
+    yield case("three lengths", *qkv(3, 2, 4, 2), lengths.clone())
     yield case(
         "padding in front", *qkv(2, 2, 3, 4), torch.tensor([[True, False, False], [True, True, False]])
     )
@@ -1439,13 +1439,13 @@ def _(rng):
         return model
 
     x = torch.randn(2, 4, generator=rng)
-    yield case("no special layers", trained(), x)
-    yield case("with dropout", trained(dropout=0.5), x)
-    yield case("with batch norm", trained(norm=True), x)
+    yield case("no special layers", trained(), x.clone())
+    yield case("with dropout", trained(dropout=0.5), x.clone())
+    yield case("with batch norm", trained(norm=True), x.clone())
     frozen = trained(norm=True, dropout=0.5)
     frozen.norm.eval()
-    yield case("with a batch norm that is frozen", frozen, x)
-    yield case("in eval mode already", trained(norm=True, mode=False), x)
+    yield case("with a batch norm that is frozen", frozen, x.clone())
+    yield case("in eval mode already", trained(norm=True, mode=False), x.clone())
     yield case("inputs that lie transposed", trained(dropout=0.2), torch.randn(4, 3, generator=rng).t())
 
 
@@ -2748,12 +2748,14 @@ standardize = Exercise(
 
 @standardize.cases
 def _(rng):
-    mean, std = torch.tensor([1.0, -2.0]), torch.tensor([2.0, 0.5])
-    yield case("one row", torch.tensor([[3.0, -2.0]]), mean, std)
-    yield case("three rows", torch.tensor([[3.0, -2.0], [1.0, 0.0], [-1.0, 4.0]]), mean, std)
-    stats = torch.randn(3, generator=rng), torch.rand(3, generator=rng) + 0.5
-    yield case("three columns", torch.randn(4, 3, generator=rng), *stats)
-    yield case("a batch that lies transposed", torch.randn(3, 2, generator=rng).t(), *stats)
+    for label, x in (
+        ("one row", torch.tensor([[3.0, -2.0]])),
+        ("three rows", torch.tensor([[3.0, -2.0], [1.0, 0.0], [-1.0, 4.0]])),
+    ):
+        yield case(label, x, torch.tensor([1.0, -2.0]), torch.tensor([2.0, 0.5]))
+    mean, std = torch.randn(3, generator=rng), torch.rand(3, generator=rng) + 0.5
+    yield case("three columns", torch.randn(4, 3, generator=rng), mean.clone(), std.clone())
+    yield case("a batch that lies transposed", torch.randn(3, 2, generator=rng).t(), mean, std)
 
 
 @standardize.alternative
@@ -3728,12 +3730,14 @@ def mask_and_normalize(answer, scores, blocked):
 
 @mask_scores.cases
 def _(rng):
-    one = torch.tensor([False, True, False])
-    yield case("float32", torch.tensor([[1.0, 2.0, 3.0]]), one)
-    yield case("float16", torch.tensor([[1.0, 2.0, 3.0]]).half(), one)
-    yield case("bfloat16", torch.tensor([[1.0, 2.0, 3.0]]).bfloat16(), one)
-    yield case("low scores in float16", torch.tensor([[-30000.0, 0.0, -30001.0]]).half(), one)
-    yield case("very low scores in float32", torch.tensor([[-2e9, 0.0, -2e9]]), one)
+    for label, scores, dtype in (
+        ("float32", [1.0, 2.0, 3.0], torch.float32),
+        ("float16", [1.0, 2.0, 3.0], torch.float16),
+        ("bfloat16", [1.0, 2.0, 3.0], torch.bfloat16),
+        ("low scores in float16", [-30000.0, 0.0, -30001.0], torch.float16),
+        ("very low scores in float32", [-2e9, 0.0, -2e9], torch.float32),
+    ):
+        yield case(label, torch.tensor([scores]).to(dtype), torch.tensor([False, True, False]))
     causal = torch.ones(3, 3, dtype=torch.bool).triu(1)
     yield case("two heads, a causal mask", torch.randn(2, 3, 3, generator=rng), causal)
     yield case(

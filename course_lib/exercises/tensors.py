@@ -290,28 +290,39 @@ same_storage = Exercise(
 
 @same_storage.cases
 def _(rng):
-    x = torch.arange(12)
-    yield case("a tensor and itself", x, x)
-    yield case("a tensor and a view with another shape", x, x.view(3, 4))
-    yield case("a tensor and its clone", x, x.clone())
-    yield case("a tensor and a slice that starts in its middle", x, x[5:])
-    yield case("two slices that do not overlap", x[:3], x[5:])
-    yield case("a matrix and its transpose", x.view(3, 4), x.view(3, 4).t())
-    yield case("a view of a view and another one", x.view(3, 4)[1:], x.view(2, 6).t()[2:])
-    yield case("a matrix and its transpose, copied", x.view(3, 4), x.view(3, 4).t().contiguous())
+    def of_one(label, first, second, x=None):
+        """Two tensors that were made from one, which no other case has."""
+        x = torch.arange(12) if x is None else x
+        return case(label, first(x), second(x))
+
+    def same(x):
+        return x
+
+    yield of_one("a tensor and itself", same, same)
+    yield of_one("a tensor and a view with another shape", same, lambda x: x.view(3, 4))
+    yield of_one("a tensor and its clone", same, torch.clone)
+    yield of_one("a tensor and a slice that starts in its middle", same, lambda x: x[5:])
+    yield of_one("two slices that do not overlap", lambda x: x[:3], lambda x: x[5:])
+    yield of_one("a matrix and its transpose", lambda x: x.view(3, 4), lambda x: x.view(3, 4).t())
+    yield of_one(
+        "a view of a view and another one", lambda x: x.view(3, 4)[1:], lambda x: x.view(2, 6).t()[2:]
+    )
+    yield of_one(
+        "a matrix and its transpose, copied", lambda x: x.view(3, 4), lambda x: x.view(3, 4).t().contiguous()
+    )
     yield case("equal numbers in two storages", torch.ones(3), torch.ones(3))
     yield case("equal numbers in two shapes", torch.ones(6), torch.ones(2, 3))
     yield case("two tensors of one shape with other numbers", torch.zeros(3), torch.ones(3))
     yield case("a row and the row expanded", torch.ones(1, 3), torch.ones(1, 3).expand(2, 3))
     row = torch.randn(3, generator=rng)
-    yield case("a row and this row expanded", row, row.expand(2, 3))
-    yield case("a tensor and the tensor detached", row, row.detach())
+    yield of_one("a row and this row expanded", same, lambda x: x.expand(2, 3), row.clone())
+    yield of_one("a tensor and the tensor detached", same, torch.detach, row.clone())
     weight = torch.randn(3, generator=rng).requires_grad_()
     yield case("a weight and a slice of it, detached", weight, weight.detach()[1:])
-    yield case("the same bits as another dtype", row, row.view(torch.int32))
+    yield of_one("the same bits as another dtype", same, lambda x: x.view(torch.int32), row.clone())
     yield case("two empty tensors", torch.empty(0), torch.empty(0))
-    yield case("a tensor and a slice without elements", x, x[:0])
-    yield case("an empty tensor with itself", x[3:3], x[3:3])
+    yield of_one("a tensor and a slice without elements", same, lambda x: x[:0])
+    yield of_one("an empty tensor with itself", lambda x: x[3:3], lambda x: x[3:3])
 
 
 @same_storage.alternative
@@ -1345,8 +1356,8 @@ mean_squared_error = Exercise(
 @mean_squared_error.cases
 def _(rng):
     target = torch.tensor([1.0, 2.0, 3.0])
-    yield case("perfect predictions, as a column", target[:, None].clone(), target)
-    yield case("perfect predictions, flat", target.clone(), target)
+    yield case("perfect predictions, as a column", target[:, None].clone(), target.clone())
+    yield case("perfect predictions, flat", target.clone(), target.clone())
     yield case("flat predictions", torch.tensor([2.0, -1.0]), torch.tensor([1.0, 1.0]))
     yield case("a column of predictions", torch.tensor([[2.0], [-1.0]]), torch.tensor([1.0, 1.0]))
     yield case("a single prediction, as a column", torch.tensor([[3.0]]), torch.tensor([1.0]))
@@ -1736,12 +1747,12 @@ def _(rng):
     yield case("two of three rows", torch.arange(1, 10).view(3, 3), torch.tensor([False, True, True]))
     yield case("a transpose", torch.arange(1, 7).view(2, 3).t(), torch.tensor([True, False, True]))
     first_two = torch.tensor([True, True, False])
-    yield case("some columns of a wider matrix", torch.arange(1, 13).view(3, 4)[:, 1:3], first_two)
+    yield case("some columns of a wider matrix", torch.arange(1, 13).view(3, 4)[:, 1:3], first_two.clone())
     yield case("a single column", torch.arange(1, 5).view(4, 1), torch.tensor([False, True, False, True]))
     yield case("no row", torch.ones(2, 3), torch.tensor([False, False]))
     yield case("every row", torch.ones(2, 3), torch.tensor([True, True]))
     inf, nan = float("inf"), float("nan")
-    yield case("infinity and NaN", torch.tensor([[inf, nan], [nan, 1.0], [-inf, nan]]), first_two)
+    yield case("infinity and NaN", torch.tensor([[inf, nan], [nan, 1.0], [-inf, nan]]), first_two.clone())
     yield case("random rows", torch.randn(6, 4, generator=rng), torch.rand(6, generator=rng) > 0.4)
 
 
@@ -2033,7 +2044,7 @@ def _(rng):
     yield case("float64 to float32, on the CPU", torch.tensor([1.0, 2.0], dtype=torch.float64), "cpu")
     yield case("a mask, on the CPU", torch.tensor([True, False]), "cpu")
     yield case("labels, on the CPU", torch.tensor([1, 2]), "cpu")
-    yield case("float32 to float64", floats, "cpu", torch.float64)
+    yield case("float32 to float64", floats.clone(), "cpu", torch.float64)
     yield case("a dict", {"x": torch.ones(2), "y": torch.tensor([0, 1])}, "meta")
     yield case("a list", [torch.ones(2), torch.tensor([3])], "meta")
     yield case("a named tuple", Pair(torch.ones(2), torch.tensor([0, 1])), "meta")
@@ -2043,7 +2054,7 @@ def _(rng):
     deep = {"items": [Pair(torch.ones(1), "cat"), torch.zeros(2)]}
     yield case("a named tuple in a list in a dict", deep, "meta")
     yield case("bfloat16 and float64, on the CPU", [floats.bfloat16(), floats.double()], "cpu")
-    mixed = [torch.arange(3).byte(), floats]
+    mixed = [torch.arange(3).byte(), floats.clone()]
     yield case("bytes stay bytes, floats become float16", mixed, "cpu", torch.float16)
     turned = {"x": -torch.arange(6.0).view(2, 3).t(), "y": torch.tensor([-1, 2])}
     yield case("a transpose and negative numbers, on the CPU", turned, "cpu", torch.float64)
