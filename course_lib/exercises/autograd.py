@@ -12,7 +12,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from course_lib.checking import Exercise, Question, case, observe
 from course_lib.checking.recorders import OpRecorder
-from course_lib.checking.records import hook_count
+from course_lib.exercises.leftovers import left_on
 from course_lib.reference import autograd as reference
 
 # ---- what the scenarios share ------------------------------------------------------------------------------
@@ -96,16 +96,6 @@ def built_alike(make: Callable[[], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         return make()
-
-
-def left_on(model: nn.Module) -> dict[str, Any]:
-    """Modes, hooks and buffers, which a training step has no reason to change."""
-    hooks = sum(len(p._backward_hooks or ()) for p in model.parameters())
-    return {
-        "training": [module.training for module in model.modules()],
-        "hooks": hooks + sum(map(hook_count, model.modules())),
-        "buffers": [name for name, _ in model.named_buffers()],
-    }
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:

@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from course_lib.checking import Exercise, Question, case, observe
-from course_lib.checking.records import hook_count
 from course_lib.checking.trial import global_state
+from course_lib.exercises.leftovers import left_on
 from course_lib.ranks import Deadlock, Outcome, RankRaised, RankReport, launch
 from course_lib.reference import distributed as reference
 
@@ -116,17 +116,6 @@ def _take_over(changes: dict[str, Any]) -> None:
 
 def numbers_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-def left_on(model: nn.Module) -> dict[str, Any]:
-    """What an answer may not leave behind on a model: another mode, hooks, frozen parameters, more of them."""
-    return {
-        "modes": [module.training for module in model.modules()],
-        "hooks": sum(hook_count(module) for module in model.modules()),
-        "tensor hooks": sum(len(p._backward_hooks or ()) for p in model.parameters()),
-        "trained": [(name, p.requires_grad) for name, p in model.named_parameters()],
-        "buffers": [name for name, _ in model.named_buffers()],
-    }
 
 
 # ---- global_mean -------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from course_lib.checking import Exercise, Question, case, observe
-from course_lib.checking.records import hook_count
+from course_lib.exercises.leftovers import left_on
 from course_lib.reference import training as reference
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # float32 sums of a few terms, in any order
@@ -2674,12 +2674,6 @@ def run_and_resume(answer, kind, n_steps, save_every, clip, breaks=None, overflo
             resumed, facts["resumed"] = start(two, seed=2)
             facts["resumed ends with the same bits"] = same_bits(end_of(whole), end_of(resumed))
     return facts
-
-
-def left_on(model: nn.Module) -> dict[str, Any]:
-    """The mode of each module, and the hooks on all of them."""
-    modules = list(model.modules())
-    return {"train mode": [module.training for module in modules], "hooks": sum(map(hook_count, modules))}
 
 
 def end_of(parts: tuple) -> dict[str, Any]:
