@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -121,6 +123,26 @@ def run(notebook: NotebookNode, scratch: Path, **options: bool) -> NotebookNode:
     resources = {"metadata": {"path": str(scratch)}}
     Client(copy, timeout=CELL_SECONDS, resources=resources, **options).run(kernel_environment(scratch))
     return copy
+
+
+def nbval(path: Path, *options: str, environment: dict[str, str]) -> subprocess.CompletedProcess:
+    """Run pytest with nbval on a notebook: once more where another program took a port of its kernel."""
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--color=no",
+        *options,
+        str(path),
+    ]
+    for _ in range(2):
+        done = subprocess.run(command, cwd=path.parent, env=environment, capture_output=True, text=True)
+        if "Kernel died before replying" not in done.stdout:
+            break
+    return done
 
 
 def errors(notebook: NotebookNode) -> list[NotebookNode]:

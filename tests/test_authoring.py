@@ -16,6 +16,7 @@ import pytest
 
 from course_lib import authoring
 from course_lib.authoring import AuthorError, Topic, learner_notebook, solved_notebook, to_text
+from tests.notebooks import nbval
 
 SANITIZE = Path(__file__).with_name("sanitize.cfg")
 
@@ -425,16 +426,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def nbval(notebook: Path, scratch: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no"]
-    options = ["--nbval", "--nbval-sanitize-with", str(SANITIZE), str(notebook)]
-    return subprocess.run(
-        [*command, *options],
-        capture_output=True,
-        text=True,
-        cwd=notebook.parent,
-        env=authoring.environment(scratch),
-    )
+def tested(notebook: Path, scratch: Path) -> subprocess.CompletedProcess:
+    options = ("--nbval", "--nbval-sanitize-with", str(SANITIZE))
+    return nbval(notebook, *options, environment=authoring.environment(scratch))
 
 
 class TestExecuted:
@@ -471,14 +465,14 @@ class TestExecuted:
 
     def test_nbval_agrees_and_notices_a_change(self, built: Path, tmp_path: Path) -> None:
         stored = built / "solutions" / "09_sample.ipynb"
-        verdict = nbval(stored, tmp_path)
+        verdict = tested(stored, tmp_path)
         assert verdict.returncode == 0, verdict.stdout
         forged = tmp_path / "forged.ipynb"
         forged.write_text(
             stored.read_text(encoding="utf-8").replace("UserWarning: look", "UserWarning: watch"),
             encoding="utf-8",
         )
-        verdict = nbval(forged, tmp_path)
+        verdict = tested(forged, tmp_path)
         assert verdict.returncode == 1
         assert "1 failed" in verdict.stdout
 

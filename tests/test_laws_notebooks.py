@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from tests.notebooks import (
     errors,
     half_solved,
     kernel_environment,
+    nbval,
     run,
     solved,
     untouched,
@@ -92,16 +92,14 @@ def test_learners_notebooks_hold_no_output(name):
 # it is, half solved by Run All in a browser (`tests/test_browser.py`), or here where there is no browser.
 
 
-def nbval(
-    notebook: NotebookNode, scratch: Path, *arguments: str, strict: bool
-) -> subprocess.CompletedProcess:
-    """Run pytest with nbval on a copy of `notebook`."""
+def tested(notebook: NotebookNode, scratch: Path, *options: str, strict: bool) -> subprocess.CompletedProcess:
+    """What nbval says of a copy of `notebook`."""
     path = scratch / "notebook.ipynb"
     nbformat.write(notebook, path)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--color=no"]
-    command += ["--nbval-sanitize-with", str(ROOT / "tests" / "sanitize.cfg"), *arguments, str(path)]
     environment = kernel_environment(scratch, COURSE_LIB_STRICT="1" if strict else "")
-    return subprocess.run(command, cwd=scratch, env=environment, capture_output=True, text=True)
+    return nbval(
+        path, "--nbval-sanitize-with", str(ROOT / "tests" / "sanitize.cfg"), *options, environment=environment
+    )
 
 
 def trouble(done: subprocess.CompletedProcess, cells: int) -> str:
@@ -114,7 +112,7 @@ def trouble(done: subprocess.CompletedProcess, cells: int) -> str:
 @longest_first
 def test_solved_notebooks_reproduce_their_outputs(name, tmp_path):
     """In strict mode, so that every answer and every prediction is right as well."""
-    done = nbval(solved(name), tmp_path, "--nbval", strict=True)
+    done = tested(solved(name), tmp_path, "--nbval", strict=True)
     assert trouble(done, len(code_cells(solved(name)))) == ""
 
 
@@ -123,7 +121,7 @@ def test_solved_notebooks_reproduce_their_outputs(name, tmp_path):
 def test_untouched_notebooks_run_from_top_to_bottom(name, tmp_path):
     """Without an exception at first, and in a last cell all checks and predictions again, in strict mode."""
     notebook = untouched_and_strict(name)
-    done = nbval(notebook, tmp_path, "--nbval-lax", strict=False)
+    done = tested(notebook, tmp_path, "--nbval-lax", strict=False)
     assert trouble(done, len(code_cells(notebook))) == ""
 
 
@@ -138,14 +136,14 @@ def test_half_solved_notebooks_run_from_top_to_bottom(name, tmp_path):
 
 def test_strict_mode_fails_at_each_unsolved_cell_under_nbval(tmp_path):
     name = NAMES[0]
-    done = nbval(untouched(name), tmp_path, "--nbval-lax", strict=True)
+    done = tested(untouched(name), tmp_path, "--nbval-lax", strict=True)
     asked = [c for c in code_cells(untouched(name)) if ASKED.fullmatch(c.source)]
     passed = len(code_cells(untouched(name))) - len(asked)
     assert re.search(rf"^{len(asked)} failed, {passed} passed\b", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_outputs_are_the_same_without_strict_mode(tmp_path):
-    done = nbval(solved(NAMES[0]), tmp_path, "--nbval", strict=False)
+    done = tested(solved(NAMES[0]), tmp_path, "--nbval", strict=False)
     assert trouble(done, len(code_cells(solved(NAMES[0])))) == ""
 
 

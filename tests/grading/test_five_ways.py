@@ -11,8 +11,6 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import subprocess
-import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +23,7 @@ from course_lib import exercises, selfcheck
 from course_lib.checking import Exercise, find_answer
 from tests.answers import standing_alone
 from tests.grading.test_nbgrader import READ_GRADEBOOK, built, marks_of, nbgrader, needs_nbgrader, python
-from tests.notebooks import NAMES, kernel_environment, verdicts_shown
+from tests.notebooks import NAMES, kernel_environment, nbval, verdicts_shown
 
 pytestmark = [pytest.mark.sweep, needs_nbgrader]
 
@@ -72,7 +70,8 @@ def answered(name: str, answers: dict[str, Callable | None]) -> NotebookNode:
                 continue
             *before, cell.source = standing_alone(exercises.exercise(exercise), function)
             helpers[inspect.getmodule(function)] = "\n".join(before)
-    notebook.cells[1].source = "\n".join(helpers.values())
+    lines = ["from __future__ import annotations", *helpers.values()]  # as in the modules that they come from
+    notebook.cells[1].source = "\n".join(lines)
     return notebook
 
 
@@ -96,14 +95,9 @@ def by_grade(path: Path, worker) -> dict[str, tuple]:
 
 def by_nbval(path: Path, scratch: Path) -> set[str]:
     """The exercises whose check does not raise."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", str(path)]
     found = scratch / f"{path.parent.name}.xml"
-    subprocess.run(
-        [*command, f"--junitxml={found}"],
-        cwd=scratch,
-        env=kernel_environment(scratch, COURSE_LIB_STRICT="1"),
-        capture_output=True,
-    )
+    environment = kernel_environment(scratch, COURSE_LIB_STRICT="1")
+    nbval(path, "--nbval-lax", f"--junitxml={found}", environment=environment)
     ran = [case.find("failure") is None for case in ElementTree.parse(found).iter("testcase")]
     code = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
     assert len(ran) == len(code)
