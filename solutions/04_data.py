@@ -1471,6 +1471,9 @@ print(tuple(inputs.shape), torch.equal(inputs[1:], targets[:-1]))
 # The alphabet comes from the training text alone (rule 3): a character that only the held-out text has needs
 # a token for "unknown".
 #
+# Whole topics are a beginning. Topics also quote one another, so that a held-out text may be known in parts all the same;
+# notebook 10 measures how much, and takes it out of training.
+#
 # ## The answer
 #
 # > You write `for x, y in loader`. Which items are in this batch, who chose them, and would they be the same
