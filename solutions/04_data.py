@@ -1471,8 +1471,8 @@ print(tuple(inputs.shape), torch.equal(inputs[1:], targets[:-1]))
 # The alphabet comes from the training text alone (rule 3): a character that only the held-out text has needs
 # a token for "unknown".
 #
-# Whole topics are a beginning. Topics also quote one another, so that a held-out text may be known in parts all the same;
-# notebook 10 measures how much, and takes it out of training.
+# Whole topics are a beginning. Topics also quote one another, so that parts of a held-out text may stand in training
+# all the same; notebook 10 finds these parts and takes them out.
 #
 # ## The answer
 #
