@@ -66,7 +66,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -608,7 +607,8 @@ print("after the last event:", sum(nbytes for _, nbytes in full.events()), "byte
 # The second line is all that a summary at the end can show.
 # `torch.cuda.memory_summary()` is a snapshot of one moment: it knows how high the peak was, and not where.
 #
-# PyTorch brings a tracker of its own, `MemTracker`, which also sorts by module.
+# PyTorch brings a tracker of its own, which also sorts by module: `torch.distributed._tools.mem_tracker.MemTracker`.
+# (Importing it takes a second or two, since it brings the compiler along.)
 # With it, or with yours, you can weigh a model that fits into no machine you have.
 #
 # {{exercise fake_peak}}
@@ -625,6 +625,8 @@ def fake_peak(build: Callable[[], nn.Module], batch_shape: tuple[int, ...]) -> i
     large for that.
     """
     ### BEGIN SOLUTION
+    from torch.distributed._tools.mem_tracker import MemTracker  # here, for it brings the compiler along
+
     with FakeTensorMode():
         model = build()
         opt = torch.optim.AdamW(model.parameters())

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.autograd.profiler_util import EventList, FunctionEvent
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -1023,6 +1022,8 @@ def on_the_meta_device(build, batch_shape):
 
 @fake_peak.alternative
 def two_steps_with_a_reset(build, batch_shape):
+    from torch.distributed._tools.mem_tracker import MemTracker
+
     with FakeTensorMode():
         model = build()
         opt = torch.optim.AdamW(model.parameters())
@@ -1053,6 +1054,8 @@ def no_step(build, batch_shape):
     "statistics for each module."
 )
 def no_reset(build, batch_shape):
+    from torch.distributed._tools.mem_tracker import MemTracker
+
     with FakeTensorMode():
         model = build()
         optimizer = torch.optim.AdamW(model.parameters())

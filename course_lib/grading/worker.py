@@ -39,6 +39,7 @@ USED_BY_ANSWERS = (  # slow to import, and never needed at once
     "torch.utils.checkpoint",
     "torch.profiler",
     "torch.distributed",
+    "torch.distributed._tools.mem_tracker",
     "torch.export",
     "torch._dynamo",
 )

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
-from torch.distributed._tools.mem_tracker import MemTracker
 from torch.profiler import ProfilerActivity, profile, schedule
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -135,6 +134,8 @@ def fake_peak(build: Callable[[], nn.Module], batch_shape: tuple[int, ...]) -> i
     the bytes of the parameters in these cases. `build()` must make no real parameters: think of models that are too
     large for that.
     """
+    from torch.distributed._tools.mem_tracker import MemTracker  # here, for it brings the compiler along
+
     with FakeTensorMode():
         model = build()
         opt = torch.optim.AdamW(model.parameters())
