@@ -101,6 +101,18 @@ def test_the_engine_can_be_read_in_an_afternoon():
     assert len(lines) <= 1500
 
 
+def test_the_first_check_of_a_session_does_not_wait_for_the_compiler():
+    """It loads the exercises of all notebooks; what brings `torch._dynamo` along takes three times as long as they do."""
+    loads = "import sys; from course_lib import exercises; exercises.all_exercises()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{loads}; print('torch._dynamo' in sys.modules)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["False"], done.stderr
+
+
 def test_ruff_is_content():
     done = subprocess.run(
         [sys.executable, "-m", "ruff", "check", "."], cwd=ROOT, capture_output=True, text=True
