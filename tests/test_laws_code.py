@@ -102,7 +102,7 @@ def test_the_engine_can_be_read_in_an_afternoon():
 
 
 def test_the_first_check_of_a_session_does_not_wait_for_the_compiler():
-    """It loads the exercises of all notebooks; what brings `torch._dynamo` along takes three times as long as they do."""
+    """It loads the exercises of all notebooks; what brings `torch._dynamo` along takes three times as long."""
     loads = "import sys; from course_lib import exercises; exercises.all_exercises()"
     done = subprocess.run(
         [sys.executable, "-c", f"{loads}; print('torch._dynamo' in sys.modules)"],
