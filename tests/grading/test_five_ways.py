@@ -3,7 +3,8 @@
 Every misconception of every exercise, the reference and the stub, in notebooks that hold one answer of each kind to
 every exercise. This takes half an hour and needs nbgrader, so it is asked for by name:
 
-    python3 -m course_lib test -m sweep
+    pip install -e '.[test,nbgrader]'
+    pytest -n 2 -m sweep tests/grading/test_five_ways.py
 """
 
 from __future__ import annotations
