@@ -38,8 +38,8 @@ QUIET_LAB = (  # Lab would ask about news at its first start, and look for updat
     "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
 )
 REPEATABLE = {"OMP_NUM_THREADS": "1", "KINETO_LOG_LEVEL": "99", "PYTHONHASHSEED": "0"}
-# Most tests wait for a kernel, a browser or a process; tests/conftest.py says what begins first.
-TWO_AT_ONCE = ("-n", "2", "--dist", "loadgroup", "--no-loadscope-reorder")
+# Many tests wait for a kernel, a browser or a process, so three workers keep two cores busy.
+THREE_AT_ONCE = ("-n", "3", "--dist", "loadgroup", "--no-loadscope-reorder")
 NOT_FOR_LEARNERS = ("test", "build", "release")
 COULD_NOT_RUN = 2
 INTERRUPTED = 130
@@ -111,7 +111,7 @@ def lab_command(python: Path, notebook: Path) -> list[str]:
 def test(rest: list[str]) -> int:
     """Set up what is needed and become pytest. `rest` goes to pytest."""
     python = environment.prepare(("test",))
-    command = [python, "-m", "pytest", *TWO_AT_ONCE, *rest]
+    command = [python, "-m", "pytest", *THREE_AT_ONCE, *rest]
     return environment.hand_over(command, {**environment.variables(), **REPEATABLE}, environment.ROOT)
 
 

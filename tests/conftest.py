@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,11 +15,12 @@ from course_lib.environment import ROOT
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background may have it ignored
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Two workers are busy to the end: the long tests begin first, the rest comes in small groups.
+    """The workers are busy to the end: the long tests begin first, the rest comes in small groups.
 
     A group stays on one worker, where it shares a kernel, or what is known about an exercise.
     """

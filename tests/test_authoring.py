@@ -426,7 +426,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def tested(notebook: Path, scratch: Path) -> subprocess.CompletedProcess:
+def run_nbval(notebook: Path, scratch: Path) -> subprocess.CompletedProcess:
     options = ("--nbval", "--nbval-sanitize-with", str(SANITIZE))
     return nbval(notebook, *options, environment=authoring.environment(scratch))
 
@@ -465,14 +465,14 @@ class TestExecuted:
 
     def test_nbval_agrees_and_notices_a_change(self, built: Path, tmp_path: Path) -> None:
         stored = built / "solutions" / "09_sample.ipynb"
-        verdict = tested(stored, tmp_path)
+        verdict = run_nbval(stored, tmp_path)
         assert verdict.returncode == 0, verdict.stdout
         forged = tmp_path / "forged.ipynb"
         forged.write_text(
             stored.read_text(encoding="utf-8").replace("UserWarning: look", "UserWarning: watch"),
             encoding="utf-8",
         )
-        verdict = tested(forged, tmp_path)
+        verdict = run_nbval(forged, tmp_path)
         assert verdict.returncode == 1
         assert "1 failed" in verdict.stdout
 

@@ -92,7 +92,9 @@ def test_learners_notebooks_hold_no_output(name):
 # it is, half solved by Run All in a browser (`tests/test_browser.py`), or here where there is no browser.
 
 
-def tested(notebook: NotebookNode, scratch: Path, *options: str, strict: bool) -> subprocess.CompletedProcess:
+def run_nbval(
+    notebook: NotebookNode, scratch: Path, *options: str, strict: bool
+) -> subprocess.CompletedProcess:
     """What nbval says of a copy of `notebook`."""
     path = scratch / "notebook.ipynb"
     nbformat.write(notebook, path)
@@ -112,7 +114,7 @@ def trouble(done: subprocess.CompletedProcess, cells: int) -> str:
 @longest_first
 def test_solved_notebooks_reproduce_their_outputs(name, tmp_path):
     """In strict mode, so that every answer and every prediction is right as well."""
-    done = tested(solved(name), tmp_path, "--nbval", strict=True)
+    done = run_nbval(solved(name), tmp_path, "--nbval", strict=True)
     assert trouble(done, len(code_cells(solved(name)))) == ""
 
 
@@ -121,7 +123,7 @@ def test_solved_notebooks_reproduce_their_outputs(name, tmp_path):
 def test_untouched_notebooks_run_from_top_to_bottom(name, tmp_path):
     """Without an exception at first, and in a last cell all checks and predictions again, in strict mode."""
     notebook = untouched_and_strict(name)
-    done = tested(notebook, tmp_path, "--nbval-lax", strict=False)
+    done = run_nbval(notebook, tmp_path, "--nbval-lax", strict=False)
     assert trouble(done, len(code_cells(notebook))) == ""
 
 
@@ -136,14 +138,14 @@ def test_half_solved_notebooks_run_from_top_to_bottom(name, tmp_path):
 
 def test_strict_mode_fails_at_each_unsolved_cell_under_nbval(tmp_path):
     name = NAMES[0]
-    done = tested(untouched(name), tmp_path, "--nbval-lax", strict=True)
+    done = run_nbval(untouched(name), tmp_path, "--nbval-lax", strict=True)
     asked = [c for c in code_cells(untouched(name)) if ASKED.fullmatch(c.source)]
     passed = len(code_cells(untouched(name))) - len(asked)
     assert re.search(rf"^{len(asked)} failed, {passed} passed\b", done.stdout, re.MULTILINE), done.stdout
 
 
 def test_outputs_are_the_same_without_strict_mode(tmp_path):
-    done = tested(solved(NAMES[0]), tmp_path, "--nbval", strict=False)
+    done = run_nbval(solved(NAMES[0]), tmp_path, "--nbval", strict=False)
     assert trouble(done, len(code_cells(solved(NAMES[0])))) == ""
 
 
