@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -30,6 +32,11 @@ def test_what_a_rank_printed_is_shown_literally():
 def test_a_rank_that_waits_is_said_in_a_sentence():
     face = show_ranks(outcome(("waits", "in all_reduce, its call number 1", "")))
     assert "waits in all_reduce" in face.html and "waits in all_reduce" in face.text
+
+
+def test_numbers_stand_apart_where_a_page_shows_no_styles():
+    face = show_collective("all_reduce", [torch.tensor([0.0, 1.0])], [torch.tensor([2.0, 3.0])])
+    assert "0. 1." in re.sub(r"<[^>]*>", "", face.html)
 
 
 def test_a_number_that_moved_keeps_its_owners_color_and_a_sum_has_none():

@@ -109,7 +109,8 @@ def _values(x: Tensor) -> list:
 
 
 def _cells(x: Tensor, owners: dict) -> str:
-    return "".join(_cell(value, owners.get(value)) for value in _values(x)) or "<small>nothing</small>"
+    """With a space between two numbers, for pages that show no styles."""
+    return " ".join(_cell(value, owners.get(value)) for value in _values(x)) or "<small>nothing</small>"
 
 
 def _cell(value: float, owner: int | None) -> str:
