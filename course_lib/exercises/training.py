@@ -2094,6 +2094,8 @@ def save_and_read(answer, model, opt, sched, gen, epoch, older=False):
             returned = answer(str(path), model, opt, sched, gen, epoch)
             raised = False
         except Exception:
+            if not isinstance(sched, Unsavable):
+                raise  # nothing had to fail here: the learner sees the error itself
             returned, raised = None, True
         facts = {"returned": returned, "an error came out": raised}
         return facts | {"in the file": what_is_in(path)}
